@@ -11,7 +11,7 @@ pub use cpu::run;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dali_zarr_kernels::{Job, MAX_INLINE, NORM_TABLE, Op};
+use dali_zarr_kernels::{Job, MAX_INLINE, NORM_TABLE, Op, Shuffle, Source};
 
 use crate::dtype::DType;
 use crate::geometry::Norm;
@@ -120,6 +120,15 @@ pub const fn is_copy(op: &Op) -> bool {
         && op.has_norm == 0
         && op.has_fillna == 0
         && op.src_dtype != DType::Bool as i32
+}
+
+/// How many bytes a job with this operation copies, if it only copies contiguous bytes of a chunk as they are. A chunk that is shuffled
+/// has its bytes in another order.
+pub fn copied_bytes(job: &Job, op: &Op) -> Option<usize> {
+    let contiguous = job.ndim == 1 && job.src_stride[0] == 1 && job.dst_stride[0] == 1;
+    let of_chunk = job.source == Source::Chunk as u32 && job.layout.shuffle == Shuffle::None as u8;
+    (contiguous && of_chunk && is_copy(op) && op.swap == 0)
+        .then(|| job.extent[0] as usize * DType::ALL[op.dst_dtype as usize].size())
 }
 
 /// The operation for elements of type `src` in native (`swap` false) or the other byte order, and its missing values if they

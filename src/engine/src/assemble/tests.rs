@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::geometry::Norm;
-use dali_zarr_kernels::{Job, Source};
+use dali_zarr_kernels::{Job, Layout, Shuffle, Source};
 use half::f16;
 
 fn job(src: u64, dst: u64, dims: &[(u32, i64, i64)], source: Source) -> Job {
@@ -113,6 +113,35 @@ fn nans_are_replaced_and_counted() {
     assert_eq!(count(&both, Source::Fill), (0, [-0.5; 5]));
     let kept = op(DType::F32, 0, &Decoding::default(), &norm(None, None), false).0;
     assert!(is_copy(&kept));
+}
+
+#[test]
+fn only_contiguous_bytes_in_their_true_order_are_plain_copies() {
+    let plain = plain(DType::F32, DType::F32);
+    let whole = job(64, 128, &[(5, 1, 1)], Source::Chunk);
+    assert_eq!(copied_bytes(&whole, &plain), Some(20));
+    let shuffled = Layout { shuffle: Shuffle::Byte as u8, ..Layout::NONE };
+    for other in [
+        job(64, 128, &[(5, 2, 1)], Source::Chunk),
+        job(64, 128, &[(5, 1, 2)], Source::Chunk),
+        job(64, 128, &[(5, 0, 1)], Source::Chunk),
+        job(64, 128, &[(2, 7, 5), (5, 1, 1)], Source::Chunk),
+        job(64, 128, &[(5, 1, 1)], Source::Fill),
+        job(64, 128, &[(5, 1, 1)], Source::Pad),
+        Job { layout: shuffled, ..whole },
+    ] {
+        assert_eq!(copied_bytes(&other, &plain), None, "{other:?}");
+    }
+    for other in [
+        Op { swap: 1, ..plain },
+        Op { dst_dtype: DType::F64 as i32, ..plain },
+        Op { has_norm: 1, ..plain },
+        Op { has_fillna: 1, ..plain },
+        // Other values than 0 and 1 become 1.
+        Op { src_dtype: DType::Bool as i32, dst_dtype: DType::Bool as i32, ..plain },
+    ] {
+        assert_eq!(copied_bytes(&whole, &other), None, "{other:?}");
+    }
 }
 
 #[test]

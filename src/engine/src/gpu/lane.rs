@@ -2,7 +2,8 @@
 //!
 //! A wave is copied, decoded and assembled by one sequence of asynchronous calls with two waits: until the page-locked
 //! memory may be used again, and until all is done. Then the results of the decoders are checked. The CPU decodes again
-//! what they refused, which tells damaged data from the limits of a decoder.
+//! what they refused, which tells damaged data from the limits of a decoder. The driver is called no more often than is needed: its
+//! calls delay those of the thread that launches a model's kernels.
 //!
 //! `unsafe` is allowed here: device addresses come from the scheduler's arenas and the lane's own buffers, which live
 //! until the lane is gone.
@@ -15,6 +16,7 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
 use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
+use super::plain_copies::start_plain_copies;
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
@@ -43,7 +45,8 @@ pub(super) struct Lane {
     index: usize,
     device: Arc<Device>,
     stream: Stream,
-    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly.
+    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly. A wave without chunks has no
+    /// copies, and one whose chunks are decoded has no decoding.
     begun: Event,
     copied: Event,
     decoded: Event,
@@ -161,9 +164,12 @@ impl Lane {
             let takes = |part: &_| self.decoder.takes(&self.tables, part);
             sort(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
         };
+        let (copies, decodes) = (!wave.chunks.is_empty(), !sorted.streams.is_empty() || !sorted.refused.is_empty());
         self.begun.record(&self.stream)?;
-        self.copy(wave, &sorted)?;
-        self.copied.record(&self.stream)?;
+        if copies {
+            self.copy(wave, &sorted)?;
+            self.copied.record(&self.stream)?;
+        }
         let staging = self.staging.ptr();
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
@@ -174,7 +180,9 @@ impl Lane {
             }
         }
         drop(range);
-        self.decoded.record(&self.stream)?;
+        if decodes {
+            self.decoded.record(&self.stream)?;
+        }
         for (i, &layout) in sorted.layouts.iter().enumerate() {
             if outcomes[i].is_ok() {
                 outcomes[i] = Ok(layout);
@@ -183,21 +191,29 @@ impl Lane {
         }
         self.assemble(wave, outcomes)?;
         self.assembled.record(&self.stream)?;
-        self.copied.synchronize()?;
         if !groups.is_empty() {
+            self.copied.synchronize()?;
             let _ = self.shared.events.send(crate::messages::Event::Copied(std::mem::take(groups)));
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
-        self.stream.synchronize()?;
+        self.assembled.synchronize()?;
         drop(range);
         self.decode_again(wave, &sorted, outcomes)?;
         let stats = &self.shared.stats;
         for (array, n) in self.counters.iter_mut().flat_map(Counters::found).enumerate() {
             stats.nans_replaced.add(array, n);
         }
-        Stats::seconds(&stats.copy_ns, self.copied.seconds_since(&self.begun)?);
-        Stats::seconds(&stats.decode_ns, self.decoded.seconds_since(&self.copied)?);
-        Stats::seconds(&stats.assemble_ns, self.assembled.seconds_since(&self.decoded)?);
+        let mut since = &self.begun;
+        for (recorded, until, time) in [
+            (copies, &self.copied, &stats.copy_ns),
+            (decodes, &self.decoded, &stats.decode_ns),
+            (true, &self.assembled, &stats.assemble_ns),
+        ] {
+            if recorded {
+                Stats::seconds(time, until.seconds_since(since)?);
+                since = until;
+            }
+        }
         Ok(())
     }
 
@@ -233,7 +249,7 @@ impl Lane {
     /// Starts copying pieces of the staging buffer to their slots.
     fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
         let (n, base) = (pieces.len(), self.staging.ptr());
-        let (copies, tiles) = (self.tables.copies(), self.tables.copy_tiles());
+        let [copies, tiles] = self.tables.capacity().copies(n);
         for (copy, piece) in self.tables.values::<CopyJob>(copies, n).iter_mut().zip(pieces) {
             let slot = wave.chunks[piece.chunk].slot;
             *copy = CopyJob { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
@@ -244,8 +260,7 @@ impl Lane {
             starts[k + 1] = starts[k] + (piece.len as u32).div_ceil(GATHER_TILE);
         }
         let total = starts[n];
-        self.tables.send(&self.stream, copies, n * size_of::<CopyJob>())?;
-        self.tables.send(&self.stream, tiles, (n + 1) * 4)?;
+        self.tables.send(&self.stream, copies.until(tiles))?;
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations in slots.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
@@ -284,10 +299,11 @@ impl Lane {
             }
         }
         let good = wave.chunks.iter().zip(outcomes).filter(|(_, o)| o.is_ok());
-        let jobs: Vec<&Job> = good
+        let jobs = good
             .flat_map(|(c, _)| &wave.assembly.jobs[c.jobs.clone()])
-            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()])
-            .collect();
+            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()]);
+        // SAFETY: sources are slots with decoded chunks, destinations outputs that are lent to this reader. Both stay until the wave has ended.
+        let jobs = unsafe { start_plain_copies(&self.stream, jobs, &self.shared.ops)? };
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;
@@ -302,11 +318,8 @@ impl Lane {
 
     /// Starts up to [`MAX_JOBS`] jobs: those of channels by a launch of their own.
     fn launch(&mut self, jobs: &[&Job]) -> Result<()> {
-        let (table, starts) = (self.tables.jobs(), self.tables.tile_starts());
         let n = jobs.len();
-        if n == 0 {
-            return Ok(());
-        }
+        let [table, starts] = self.tables.jobs(n);
         let ops = &self.shared.ops;
         let (by_channel, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| ops.is_by_channel(job));
         for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(others.iter().chain(&by_channel)) {
@@ -315,8 +328,7 @@ impl Lane {
         // Of each launch, one after the other.
         let (first, second) = self.tables.values::<u32>(starts, n + 2).split_at_mut(others.len() + 1);
         let totals = [prefix_sum(first, &others)?, prefix_sum(second, &by_channel)?];
-        self.tables.send(&self.stream, table, n * size_of::<Job>())?;
-        self.tables.send(&self.stream, starts, (n + 2) * 4)?;
+        self.tables.send(&self.stream, table.until(starts))?;
         let arrays = AssembleArrays {
             jobs: self.tables.address(table),
             tile_start: self.tables.address(starts),

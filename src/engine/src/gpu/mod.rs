@@ -5,6 +5,7 @@ mod decoding;
 pub(crate) mod driver;
 pub(crate) mod gds;
 mod lane;
+mod plain_copies;
 mod streams;
 mod tables;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The tables of a lane: small arrays that go with a wave. A block of page-locked memory and one of device memory have
-//! the same layout, so that each array is sent by one copy.
+//! the same layout. Arrays that are needed together lie one behind the other, so that one copy sends them all: each copy is a call
+//! to the driver, whose locks the threads of the training process need too.
 //!
 //! `unsafe` is allowed here: the page-locked block is written as arrays of plain values.
 
@@ -13,8 +14,8 @@ use crate::error::Result;
 use crate::gpu::driver::{
     DecodeArrays, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async,
 };
-use dali_zarr_kernels::Job;
 use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
+use dali_zarr_kernels::{ChecksumJob, ChecksumResult, CopyJob, Job};
 
 /// Bytes for index outputs, sent at a time.
 pub(super) const UPLOADS: usize = 64 << 10;
@@ -33,6 +34,96 @@ pub(super) struct Capacity {
 pub(super) struct Array {
     offset: usize,
     len: usize,
+}
+
+impl Array {
+    /// This array and those behind it, `last` included.
+    pub fn until(self, last: Self) -> Self {
+        Self { offset: self.offset, len: last.offset + last.len - self.offset }
+    }
+}
+
+/// The arrays of one round of streams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// 64 bits for each stream: its address, its bytes, the room for its output, the output's address.
+    pub inputs: [Array; 4],
+    /// What kind of stream each is, 32 bits.
+    pub kinds: Array,
+    /// The checksums to be verified.
+    pub checksums: Array,
+    /// The bytes that each stream decoded to, 64 bits.
+    pub out_sizes: Array,
+    /// The status of each, 32 bits.
+    pub statuses: Array,
+    /// What the verification of each checksum found.
+    pub mismatches: Array,
+}
+
+impl Round {
+    /// What goes to the device before the decoders run.
+    pub fn sent(&self) -> Array {
+        self.inputs[0].until(self.checksums)
+    }
+
+    /// What comes from it afterwards.
+    pub fn received(&self) -> Array {
+        self.out_sizes.until(self.mismatches)
+    }
+}
+
+/// Bytes for each stream that are sent to decoders, that they give back, and with which pieces are copied. The others of
+/// [`TABLE_PER_STREAM`] are for zstd frames.
+const SENT: usize = 5 * 8 + size_of::<ChecksumJob>();
+const RECEIVED: usize = 2 * 8 + size_of::<ChecksumResult>();
+const GATHERED: usize = size_of::<CopyJob>() + 8;
+const _: () = assert!(SENT + RECEIVED + GATHERED + size_of::<Frame>() <= TABLE_PER_STREAM);
+const _: () = assert!(size_of::<Block>() + 8 + size_of::<BlockResult>() <= TABLE_PER_BLOCK);
+
+impl Capacity {
+    /// Arrays of so many bytes, one behind the other, in the part of the blocks that begins at `from` and ends at `to`.
+    fn packed<const N: usize>(from: usize, to: usize, bytes: [usize; N]) -> [Array; N] {
+        let mut at = from;
+        let arrays = bytes.map(|len| {
+            let array = Array { offset: at, len };
+            at += len.next_multiple_of(8);
+            array
+        });
+        // The last array may end anywhere.
+        assert!(arrays.iter().all(|array| array.offset + array.len <= to), "tables that are too small");
+        arrays
+    }
+
+    /// The part of the blocks with room for these bytes of each stream, `before` bytes of each behind their beginning.
+    fn per_stream<const N: usize>(&self, before: usize, each: usize, bytes: [usize; N]) -> [Array; N] {
+        Self::packed(before * self.streams, (before + each) * self.streams, bytes)
+    }
+
+    /// The arrays of a round of `n` streams, of which so many have checksums.
+    pub fn round(&self, n: usize, checksums: usize) -> Round {
+        let (jobs, results) = (checksums * size_of::<ChecksumJob>(), checksums * size_of::<ChecksumResult>());
+        let [in_ptrs, in_sizes, out_caps, out_ptrs, kinds, checksums] =
+            self.per_stream(0, SENT, [8 * n, 8 * n, 8 * n, 8 * n, 4 * n, jobs]);
+        let [out_sizes, statuses, mismatches] = self.per_stream(SENT, RECEIVED, [8 * n, 4 * n, results]);
+        Round { inputs: [in_ptrs, in_sizes, out_caps, out_ptrs], kinds, checksums, out_sizes, statuses, mismatches }
+    }
+
+    /// So many copies, and one entry of 32 bits more for the tiles before each.
+    pub fn copies(&self, n: usize) -> [Array; 2] {
+        self.per_stream(SENT + RECEIVED, GATHERED, [n * size_of::<CopyJob>(), (n + 1) * 4])
+    }
+
+    /// Of zstd: frames, blocks, indexes of the blocks that are entropy-coded, and what is found for each block.
+    pub fn zstd(&self, frames: usize, blocks: usize) -> [Array; 4] {
+        let bytes =
+            [frames * size_of::<Frame>(), blocks * size_of::<Block>(), blocks * 4, blocks * size_of::<BlockResult>()];
+        Self::packed((SENT + RECEIVED + GATHERED) * self.streams, self.end_of_rounds(), bytes)
+    }
+
+    /// Where the tables of decoders end, and those of jobs begin.
+    fn end_of_rounds(&self) -> usize {
+        self.streams * TABLE_PER_STREAM + self.blocks * TABLE_PER_BLOCK
+    }
 }
 
 /// The tables of one lane: the page-locked block, and its twin on the device.
@@ -54,66 +145,9 @@ impl Tables {
         self.capacity
     }
 
-    /// The array number `n` of those with entries for each stream.
-    fn per_stream(&self, n: usize) -> Array {
-        const SIZES: [usize; 12] = [8, 8, 8, 8, 8, 8, 8, 24, 8, 24, 8, size_of::<Frame>()];
-        const { assert!(7 * 8 + 24 + 8 + 24 + 8 + size_of::<Frame>() <= TABLE_PER_STREAM) };
-        let (before, streams) = (SIZES[..n].iter().sum::<usize>(), self.capacity.streams);
-        Array { offset: before * streams, len: SIZES[n] * streams }
-    }
-
-    /// The array number `n` of those with entries for each block of zstd frames.
-    fn per_block(&self, n: usize) -> Array {
-        const SIZES: [usize; 3] = [size_of::<Block>(), 8, size_of::<BlockResult>()];
-        const { assert!(size_of::<Block>() + 8 + size_of::<BlockResult>() <= TABLE_PER_BLOCK) };
-        let (before, blocks) = (SIZES[..n].iter().sum::<usize>(), self.capacity.blocks);
-        Array { offset: self.capacity.streams * TABLE_PER_STREAM + before * blocks, len: SIZES[n] * blocks }
-    }
-
-    /// Of zstd: frames, blocks, indexes of the blocks that are entropy-coded, and what is found for each block.
-    pub fn zstd(&self) -> [Array; 4] {
-        [self.per_stream(11), self.per_block(0), self.per_block(1), self.per_block(2)]
-    }
-
-    /// The inputs of decoders, 64 bits for each stream: its address, its bytes, the room for its output, the output's
-    /// address.
-    pub fn inputs(&self) -> [Array; 4] {
-        [0, 1, 2, 3].map(|n| self.per_stream(n))
-    }
-
-    /// What kind of stream each is, 32 bits.
-    pub fn kinds(&self) -> Array {
-        self.per_stream(4)
-    }
-
-    /// The results of decoders: the bytes that each stream decoded to (64 bits), and its status (32 bits).
-    pub fn results(&self) -> [Array; 2] {
-        [5, 6].map(|n| self.per_stream(n))
-    }
-
-    /// The checksums to be verified, and the results.
-    pub fn checksums(&self) -> [Array; 2] {
-        [7, 8].map(|n| self.per_stream(n))
-    }
-
-    pub fn copies(&self) -> Array {
-        self.per_stream(9)
-    }
-
-    /// One entry of 32 bits more than there are copies; each has room for two.
-    pub fn copy_tiles(&self) -> Array {
-        self.per_stream(10)
-    }
-
-    /// The jobs, then the starts of their tiles in two launches, then index outputs.
-    pub fn jobs(&self) -> Array {
-        let before = self.capacity.streams * TABLE_PER_STREAM + self.capacity.blocks * TABLE_PER_BLOCK;
-        Array { offset: before, len: MAX_JOBS * size_of::<Job>() }
-    }
-
-    pub fn tile_starts(&self) -> Array {
-        let jobs = self.jobs();
-        Array { offset: jobs.offset + jobs.len, len: (MAX_JOBS + 2) * 4 }
+    /// So many jobs, and the starts of their tiles in two launches. Index outputs are behind them.
+    pub fn jobs(&self, n: usize) -> [Array; 2] {
+        Capacity::packed(self.capacity.end_of_rounds(), self.uploads().offset, [n * size_of::<Job>(), (n + 2) * 4])
     }
 
     pub fn uploads(&self) -> Array {
@@ -136,9 +170,9 @@ impl Tables {
         self.device.ptr() + array.offset as u64
     }
 
-    /// Starts copying the first `bytes` of an array to the device.
-    pub fn send(&self, stream: &Stream, array: Array, bytes: usize) -> Result<()> {
-        self.send_to(stream, array, 0, self.address(array), bytes)
+    /// Starts copying an array to the device.
+    pub fn send(&self, stream: &Stream, array: Array) -> Result<()> {
+        self.send_to(stream, array, 0, self.address(array), array.len)
     }
 
     /// Starts copying `bytes` of an array, from `from` on, to some device memory.
@@ -149,28 +183,58 @@ impl Tables {
         unsafe { copy_to_device_async(stream, to, self.host.ptr().add(array.offset + from), bytes) }
     }
 
-    /// Starts copying the first `bytes` of an array from the device.
-    pub fn receive(&mut self, stream: &Stream, array: Array, bytes: usize) -> Result<()> {
-        assert!(bytes <= array.len, "a copy beyond its table");
+    /// Starts copying an array from the device.
+    pub fn receive(&mut self, stream: &Stream, array: Array) -> Result<()> {
         // SAFETY: as for `send`, in the other direction.
-        unsafe { copy_to_host_async(stream, self.host.ptr().add(array.offset), self.address(array), bytes) }
+        unsafe { copy_to_host_async(stream, self.host.ptr().add(array.offset), self.address(array), array.len) }
     }
 
-    /// The arrays of decoders, from stream number `first` on.
-    pub fn decode_arrays(&self, first: usize) -> DecodeArrays {
+    /// The arrays of a round for decoders, from stream number `first` on.
+    pub fn decode_arrays(&self, round: &Round, first: usize) -> DecodeArrays {
         let at = |array: Array, size: usize| self.address(array) + (first * size) as u64;
-        let ([in_ptrs, in_sizes, out_caps, out_ptrs], [out_sizes, statuses]) = (self.inputs(), self.results());
+        let [in_ptrs, in_sizes, out_caps, out_ptrs] = round.inputs;
         DecodeArrays {
             in_ptrs: at(in_ptrs, 8),
             in_sizes: at(in_sizes, 8),
             out_caps: at(out_caps, 8),
             out_ptrs: at(out_ptrs, 8),
-            out_sizes: at(out_sizes, 8),
-            statuses: at(statuses, 4),
-            kinds: at(self.kinds(), 4),
+            out_sizes: at(round.out_sizes, 8),
+            statuses: at(round.statuses, 4),
+            kinds: at(round.kinds, 4),
         }
     }
 }
 
 /// Jobs in one launch.
 pub(super) const MAX_JOBS: usize = (JOB_TABLE - UPLOADS - 4096) / (size_of::<Job>() + 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_round_fits_and_its_arrays_do_not_overlap() {
+        for (streams, blocks) in [(1, 2), (3, 7), (32_768, 100_000)] {
+            let capacity = Capacity { streams, blocks };
+            let round = capacity.round(streams, streams);
+            let mut arrays = round.inputs.to_vec();
+            arrays.extend([round.kinds, round.checksums, round.out_sizes, round.statuses, round.mismatches]);
+            arrays.extend(capacity.copies(streams));
+            arrays.extend(capacity.zstd(streams, blocks));
+            for pair in arrays.windows(2) {
+                assert!(pair[0].offset + pair[0].len <= pair[1].offset, "{streams}: {pair:?}");
+                assert!(pair[1].offset.is_multiple_of(8));
+            }
+            let last = arrays.last().unwrap();
+            assert!(last.offset + last.len <= capacity.end_of_rounds());
+            let sent = round.sent();
+            assert_eq!((sent.offset, sent.len), (0, round.checksums.offset + 24 * streams));
+        }
+    }
+
+    #[test]
+    fn few_streams_are_sent_as_few_bytes() {
+        let round = Capacity { streams: 1000, blocks: 1000 }.round(3, 1);
+        assert_eq!((round.sent().len, round.received().len), (4 * 24 + 16 + 24, 24 + 16 + 8));
+    }
+}

@@ -8,7 +8,8 @@ use crate::assemble::Ops;
 use crate::dtype::DType;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::driver::{AssembleArrays, DeviceBuffer, copy_device_async, memset_async};
-use dali_zarr_kernels::{Job, Layout, NORM_TABLE, Op, Shuffle, TILE, host};
+use crate::gpu::plain_copies::{MIN_COPY, start_plain_copies};
+use dali_zarr_kernels::{Job, Layout, NORM_TABLE, Op, Shuffle, Source, TILE, host};
 use std::time::Instant;
 
 /// Counters of replaced NaNs.
@@ -303,6 +304,57 @@ fn gpu_assemble_finds_the_job_of_each_tile_among_many() {
         run(&gpu, &jobs, &[plain], false);
         assert!(gpu.download(&dst) == source, "{n} jobs");
     }
+}
+
+#[test]
+fn gpu_copies_what_is_only_copied_and_leaves_the_rest_to_the_kernel() {
+    let Some(gpu) = gpu() else { return };
+    const LEN: usize = MIN_COPY / 4;
+    let mut random = Random(17);
+    let source = random.bytes(8 * MIN_COPY);
+    let plain = Op::cast(DType::F32 as i32, DType::F32 as i32);
+    let ops = [plain, Op { swap: 1, ..plain }];
+    let whole = |n: usize| [(n as u32, 1, 1)];
+    let shuffle = Layout {
+        nbytes: 4 * LEN as u32,
+        blocksize: 4 * LEN as u32,
+        shuffle: Shuffle::Byte as u8,
+        typesize: 4,
+        reserved: 0,
+    };
+    // Each job has its own part of the outputs. Neighbours in the source are neighbours there too.
+    let job = |at: u64, src: u64| Job::new(src + 4 * LEN as u64 * at, 8 * LEN as u64 * at, whole(LEN));
+    let jobs = |src: u64, dst: u64| -> Vec<Job> {
+        let jobs = [
+            job(0, src),
+            job(1, src),
+            Job { op: 1, ..job(2, src) },
+            Job { layout: shuffle, ..job(3, src) },
+            Job { source: Source::Fill as u32, ..job(4, src) },
+            Job { extent: Job::new(0, 0, whole(LEN - 1)).extent, ..job(5, src) },
+            Job { extent: Job::new(0, 0, whole(2 * LEN)).extent, ..job(6, src) },
+            // Rows with gaps.
+            Job::new(job(5, src).src, job(7, src).dst, [(2, LEN as i64, LEN as i64 + 1), (LEN as u32 - 1, 1, 1)]),
+        ];
+        jobs.map(|job| Job { dst: job.dst + dst, ..job }).to_vec()
+    };
+    let bytes = 8 * 8 * LEN;
+    let mut expected = vec![0xcdu8; bytes];
+    // SAFETY: the boxes lie within the two buffers.
+    unsafe { host::assemble(&jobs(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops, &mut []) };
+    let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; bytes]));
+    let jobs = jobs(src.ptr(), dst.ptr());
+    // SAFETY: as above; the buffers live until the downloads have awaited the stream.
+    let others = unsafe { start_plain_copies(&gpu.stream, jobs.iter(), &ops) }.unwrap();
+    assert_eq!(others.iter().map(|job| job.dst).collect::<Vec<_>>(), [2, 3, 4, 5, 7].map(|i| jobs[i].dst));
+    let found = gpu.download(&dst);
+    for (at, len) in [(0, LEN), (1, LEN), (6, 2 * LEN)] {
+        let part = 8 * LEN * at..8 * LEN * at + 4 * len;
+        assert!(found[part.clone()] == expected[part], "the copy of job {at}");
+    }
+    let others: Vec<Job> = others.into_iter().copied().collect();
+    run(&gpu, &others, &ops, false);
+    assert!(gpu.download(&dst) == expected, "all jobs");
 }
 
 /// Prints bytes read and written per second, beside the driver's own copy.

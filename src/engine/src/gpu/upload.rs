@@ -30,6 +30,7 @@ impl StreamUpload {
 
 impl Upload for StreamUpload {
     unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
+        self.stream.device().bind()?;
         self.begun.record(&self.stream)?;
         let started = copies.iter().try_for_each(|&(from, to)| {
             // SAFETY: the caller vouches for both ranges.
@@ -44,10 +45,12 @@ impl Upload for StreamUpload {
     }
 
     fn is_done(&self) -> Result<bool> {
+        self.stream.device().bind()?;
         self.copied.is_done()
     }
 
     fn wait(&self) -> Result<f64> {
+        self.stream.device().bind()?;
         self.copied.synchronize()?;
         self.copied.seconds_since(&self.begun)
     }
@@ -56,6 +59,6 @@ impl Upload for StreamUpload {
 impl Drop for StreamUpload {
     fn drop(&mut self) {
         // Memory that is being copied may be freed next. After an error nothing is in flight any more.
-        let _ = self.stream.synchronize();
+        let _ = self.stream.device().bind().and_then(|()| self.stream.synchronize());
     }
 }

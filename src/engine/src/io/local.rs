@@ -70,8 +70,9 @@ impl Threads {
     }
 }
 
-/// How often an idle thread checks whether its copy has ended.
-const POLL: Duration = Duration::from_micros(100);
+/// So long a thread whose copy is under way waits for another read. Then it sleeps until the copy has ended: to ask the device again and
+/// again would wake the thread, and each question takes a lock of the driver. While there is enough to read, a read comes sooner.
+const NEXT_READ: Duration = Duration::from_micros(100);
 
 /// The copy stream of a thread, and the copy under way.
 struct CopyStream {
@@ -134,14 +135,15 @@ impl Thread {
         loop {
             let is_copying = self.copies().is_some_and(|copies| copies.copying.is_some());
             let work = if is_copying {
-                self.work.recv_timeout(POLL)
+                self.work.recv_timeout(NEXT_READ)
             } else {
                 self.work.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
             // A copy that has ended is reported before the next read begins.
+            let nothing_to_read = matches!(work, Err(RecvTimeoutError::Timeout));
             if is_copying
                 && !matches!(work, Err(RecvTimeoutError::Disconnected))
-                && let Some(mut copies) = self.copies().filter(|copies| copies.is_done())
+                && let Some(mut copies) = self.copies().filter(|copies| nothing_to_read || copies.is_done())
                 && !copies.finish(&self.shared)
             {
                 return;

@@ -8,9 +8,8 @@ use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::chunks::{Chunk, ChunkState};
 use super::{Finished, Rules};
-use crate::assemble::is_copy;
+use crate::assemble::copied_bytes;
 use crate::batch::{Batch, DeviceBuffers};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{HostBuffer, Pool, Span};
 use crate::messages::{Assembly, Handle, Served};
@@ -32,7 +31,9 @@ pub(super) struct Planned {
     pub outputs: Vec<u64>,
     host: Vec<HostBuffer>,
     lent: Option<DeviceBuffers>,
-    /// Uses that have not run yet. Padding and the index output count as one use each.
+    /// All uses. Padding and the index output count as one use each.
+    uses: u32,
+    /// Uses that have not run yet.
     remaining: u32,
     error: Option<Error>,
 }
@@ -126,12 +127,12 @@ impl Batches {
         self.first + self.list.len() as u64
     }
 
-    /// Adds a batch, which is delivered after `remaining` uses. With an `error` it fails.
-    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, remaining: u32, error: Option<Error>) {
+    /// Adds a batch, which is delivered after so many `uses`. With an `error` it fails.
+    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len();
         let (outputs, host) = (Vec::new(), Vec::new());
-        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, remaining, error });
+        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, uses, remaining: uses, error });
     }
 
     /// Whether enough batches are planned beyond the next one to become active. In random order, a chunk is needed by
@@ -251,6 +252,11 @@ impl Batches {
         }
     }
 
+    /// All uses of the next batch to be delivered; 0 if none is planned.
+    pub fn uses_of_next(&self) -> u32 {
+        self.list.front().map_or(0, |batch| batch.uses)
+    }
+
     // ---- delivery ----
 
     /// Batches that were delivered and not taken.
@@ -335,13 +341,5 @@ pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
 /// Whether `jobs`, all of one batch for one chunk of `decoded` bytes, are a single copy of the whole chunk to one
 /// place. Then the CPU may decode the chunk there.
 fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
-    let [job] = jobs else { return false };
-    let op = &ops[job.op as usize];
-    let size = DType::ALL[op.dst_dtype as usize].size();
-    let contiguous = job.ndim == 1
-        && job.src == 0
-        && job.dst_stride[0] == 1
-        && job.src_stride[0] == 1
-        && job.extent[0] as usize * size == decoded;
-    contiguous && is_copy(op) && op.swap == 0
+    matches!(jobs, [job] if job.src == 0 && copied_bytes(job, &ops[job.op as usize]) == Some(decoded))
 }

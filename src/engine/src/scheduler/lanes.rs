@@ -11,6 +11,7 @@ use crate::stats::Stats;
 impl Scheduler {
     /// A chunk in host memory, or in the GDS buffer, waits for a lane.
     pub(super) fn queue_for_lane(&mut self, handle: Handle) {
+        let active_end = self.batches.active_end();
         let chunk = &mut self.chunks[handle];
         chunk.state = ChunkState::Fetched;
         self.waves.push(Waiting {
@@ -18,6 +19,7 @@ impl Scheduler {
             content: if chunk.place.route == Route::Gpu { Content::Encoded } else { Content::Decoded },
             bytes: chunk.payload.map_or(0, |(_, span)| span.len),
             decoded: chunk.place.decoded,
+            uses: chunk.users.iter().take_while(|(batch, _)| *batch < active_end).count() as u32,
         });
     }
 
@@ -65,6 +67,9 @@ impl Scheduler {
                 reads: self.reads.in_flight() + self.shards.reading(),
                 tasks: self.tasks,
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
+                batch_uses: self.batches.uses_of_next(),
+                // A chunk that the CPU could decode, and doesn't yet, waits for memory: see `decode_on_idle_cores`.
+                short_of_memory: self.shortage.is_some() || self.waves.next_shared().is_some(),
                 untaken: self.batches.untaken(),
             };
             let Some((lane, chunks)) = self.waves.next(now) else { return };

@@ -336,8 +336,8 @@ impl Scheduler {
         let uses = plan.uses.iter().zip(places).zip(0..);
         let handles = uses.map(|((u, place), i)| self.chunks.need(u.chunk, place, batch, i)).collect();
         let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
-        let remaining = plan.uses.len() as u32 + extra;
-        self.batches.add(plan, handles, remaining, self.broken.clone());
+        let all = plan.uses.len() as u32 + extra;
+        self.batches.add(plan, handles, all, self.broken.clone());
     }
 
     /// Activates planned batches while there is memory for outputs, and serves them with the chunks that are decoded

@@ -2,7 +2,8 @@
 //!
 //! A decoder takes the GPU from the model: training waits while a wave runs. So the GPU should decode only what the CPU can't
 //! decode in time, and that in few large waves. The number of finished batches that wait for the consumer tells:
-//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps.
+//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps. What is
+//!   decoded waits for a whole batch, if memory has room ([`waves`](super::waves)).
 //! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. No other burst begins
 //!   before it has ended: a wave takes nearly as long for few chunks as for many, so few large ones take less of the GPU.
 //! - The reserve must last until a burst ends. It is doubled when no batch is left, and lowered slowly while batches are
@@ -70,6 +71,11 @@ impl Sharing {
     /// While more batches than this wait, the GPU decodes nothing.
     pub fn reserve(&self) -> usize {
         self.reserve
+    }
+
+    /// Whether nothing is urgent, while `waiting` finished batches wait: the consumer is the slower one, and more than the reserve wait.
+    pub fn has_time(&self, waiting: usize) -> bool {
+        self.on && waiting > self.reserve
     }
 
     /// All batches that memory allows are finished and wait.
@@ -213,8 +219,9 @@ mod tests {
         sharing.ended(0);
         sharing.queue_is_full();
         assert!(sharing.on && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
+        assert!(sharing.has_time(5) && !sharing.has_time(4), "the reserve is half of them");
         (0..3).for_each(|_| sharing.taken(0));
-        assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes());
+        assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes() && !sharing.has_time(8));
     }
 
     #[test]

@@ -7,10 +7,10 @@ use crate::chunk_index::DIRECT_COPY;
 use crate::memory::arena;
 use crate::messages::{Content, Handle, WaveLimits};
 
-/// A wave with as many uncompressed bytes is launched while more chunks are being read.
+/// A wave with as many uncompressed bytes is launched while more chunks are being read, unless there is time to wait for a whole batch.
 const EAGER_WAVE: usize = 16 << 20;
-/// A wave with as many uses of chunks that are decoded already is launched while more chunks are being read. Fewer are
-/// not worth it: the tables of a wave wait for the same bus as the chunks.
+/// The same for a wave with as many uses of chunks that are decoded already. Fewer are not worth it: the tables of a
+/// wave wait for the same bus as the chunks.
 const EAGER_USES: u32 = 8;
 
 /// A chunk that waits for a lane.
@@ -23,24 +23,29 @@ pub(super) struct Waiting {
     pub bytes: usize,
     /// Decoded bytes.
     pub decoded: usize,
+    /// Uses by active batches.
+    pub uses: u32,
 }
 
-/// Chunks that wait for a lane, in the order in which they came, and their decoded bytes.
+/// Chunks that wait for a lane, in the order in which they came, their decoded bytes and their uses.
 #[derive(Debug, Default)]
 struct LaneQueue {
     chunks: VecDeque<Waiting>,
     decoded: usize,
+    uses: u32,
 }
 
 impl LaneQueue {
     fn push(&mut self, chunk: Waiting) {
         self.decoded += chunk.decoded;
+        self.uses += chunk.uses;
         self.chunks.push_back(chunk);
     }
 
     fn pop(&mut self) -> Option<Waiting> {
         let chunk = self.chunks.pop_front()?;
         self.decoded -= chunk.decoded;
+        self.uses -= chunk.uses;
         Some(chunk)
     }
 
@@ -58,6 +63,10 @@ pub(super) struct Surroundings {
     pub tasks: usize,
     /// Uses of chunks that are decoded already, whose jobs wait for a wave.
     pub ready_uses: u32,
+    /// All uses of the next batch.
+    pub batch_uses: u32,
+    /// Whether a read or a decode thread waits for memory.
+    pub short_of_memory: bool,
     /// Finished batches that the consumer has not taken.
     pub untaken: usize,
 }
@@ -120,7 +129,8 @@ impl Waves {
     /// The next wave, if one is to be launched now: its lane and its chunks. All jobs of decoded chunks go with it.
     ///
     /// While reads are under way a wave waits until it is full. It does not wait if all lanes are idle and no batch is
-    /// ready: the reads may take long, and the next batch may have all chunks already.
+    /// ready: the reads may take long, and the next batch may have all chunks already. If nothing is under way that could
+    /// add to a wave, all that waits is launched, so the scheduler never stands still.
     pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
         let lane = *self.idle.last()?;
         let gpu_decodes = self.sharing.gpu_decodes(now.untaken);
@@ -132,10 +142,9 @@ impl Waves {
         let more_comes = now.reads + now.tasks > 0;
         let starving = self.all_idle() && now.untaken == 0;
         let launch_now = starving
-            || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()))
+            || self.copies_are_due(chunks, now)
             || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
             || chunks >= self.limits.chunks
-            || self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
             // What the CPU decodes in the GPU's place doesn't fill a wave.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
         if more_comes && !launch_now {
@@ -147,6 +156,16 @@ impl Waves {
             self.sharing.launched(lane, self.encoded.len() == 0);
         }
         Some((lane, wave))
+    }
+
+    /// Whether a wave should begin, of which the GPU decodes nothing and to which more could be added. `chunks` wait for it.
+    fn copies_are_due(&self, chunks: usize, now: Surroundings) -> bool {
+        let enough = self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
+            || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()));
+        // However small a wave is, its calls to the driver delay those of the thread that launches the model's kernels. So
+        // there is one for a batch. But chunks that wait hold memory, which reads and decode threads must not lack.
+        let may_wait = self.sharing.has_time(now.untaken) && !now.short_of_memory;
+        enough && (!may_wait || now.ready_uses + self.decoded.uses >= now.batch_uses)
     }
 
     /// As many of the waiting chunks as fit, and at least one. Those that are only copied come first.
@@ -184,14 +203,15 @@ mod tests {
     use super::*;
 
     const LIMITS: WaveLimits = WaveLimits { encoded: 4096, decoded: 8192, chunks: 3 };
-    const QUIET: Surroundings = Surroundings { reads: 0, tasks: 0, ready_uses: 0, untaken: 1 };
+    const QUIET: Surroundings =
+        Surroundings { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
 
     fn waves(lanes: usize) -> Waves {
         Waves::new(lanes, LIMITS, Sharing::new(0, 8))
     }
 
     fn chunk(handle: Handle, content: Content, decoded: usize) -> Waiting {
-        Waiting { handle, content, bytes: decoded / 2, decoded }
+        Waiting { handle, content, bytes: decoded / 2, decoded, uses: 1 }
     }
 
     fn handles(wave: Option<(usize, Vec<Waiting>)>) -> Option<Vec<Handle>> {
@@ -245,5 +265,65 @@ mod tests {
         assert_eq!(handles(waves.next(few)), Some(vec![]), "all lanes are idle");
         assert_eq!(handles(waves.next(few)), None);
         assert_eq!(handles(waves.next(Surroundings { ready_uses: EAGER_USES, ..few })), Some(vec![]));
+    }
+
+    /// Two lanes. 8 batches may wait, and the reserve is 4 of them.
+    fn waves_with_time() -> Waves {
+        let mut waves =
+            Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(8, 8));
+        waves.sharing.queue_is_full();
+        waves
+    }
+
+    #[test]
+    fn while_enough_batches_wait_there_is_one_wave_for_a_batch() {
+        let mut waves = waves_with_time();
+        let reading = Surroundings { reads: 1, untaken: 5, ..QUIET };
+        let ready = |ready_uses| Surroundings { ready_uses, ..reading };
+        assert_eq!(handles(waves.next(ready(15))), None, "more is being read");
+        assert_eq!(handles(waves.next(ready(16))), Some(vec![]), "a whole batch");
+        // What the CPU has decoded counts by its uses, and not by its bytes.
+        for handle in 0..15 {
+            waves.push(chunk(handle, Content::Decoded, 4 << 20));
+        }
+        assert_eq!(handles(waves.next(Surroundings { reads: 0, tasks: 1, ..reading })), None);
+        assert_eq!(waves.next(ready(1)).unwrap().1.len(), 15);
+        waves.ended(0);
+        waves.ended(1);
+        assert_eq!(handles(waves.next(ready(3))), None);
+        assert_eq!(handles(waves.next(Surroundings { reads: 0, ..ready(3) })), Some(vec![]), "nothing else comes");
+    }
+
+    #[test]
+    fn a_wave_waits_for_no_whole_batch_where_that_costs_time() {
+        let reading = Surroundings { reads: 1, untaken: 5, ready_uses: 1, ..QUIET };
+        let urgent = [
+            ("the reserve is reached", Surroundings { untaken: 4, ..reading }),
+            ("no batch waits", Surroundings { untaken: 0, ..reading }),
+            ("a read waits for memory", Surroundings { short_of_memory: true, ..reading }),
+        ];
+        for (why, now) in urgent {
+            let mut waves = waves_with_time();
+            assert_eq!(handles(waves.next(reading)), None);
+            assert_eq!(handles(waves.next(now)), Some(vec![]), "{why}");
+        }
+        // The consumer is the faster one.
+        let mut waves = Waves::new(2, LIMITS, Sharing::new(8, 8));
+        assert_eq!(handles(waves.next(reading)), Some(vec![]));
+    }
+
+    #[test]
+    fn small_chunks_of_several_batches_share_a_wave() {
+        let mut waves = waves_with_time();
+        let reading = Surroundings { reads: 1, untaken: 5, batch_uses: 1, ..QUIET };
+        for handle in 0..3 {
+            waves.push(chunk(handle, Content::Decoded, 1 << 10));
+            assert_eq!(
+                handles(waves.next(reading)),
+                None,
+                "16 MB would be launched, or what waits when no read is under way"
+            );
+        }
+        assert_eq!(handles(waves.next(Surroundings { reads: 0, ..reading })), Some(vec![0, 1, 2]));
     }
 }

@@ -3,7 +3,7 @@
 use crate::budget::Decoding;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
 use crate::error::{Error, Result};
-use crate::gpu::driver::{Module, Stream};
+use crate::gpu::driver::{DecodeArrays, Module, Stream};
 use crate::gpu::streams::Stream as Encoded;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
@@ -42,7 +42,7 @@ pub(in crate::gpu) trait StreamDecoder {
         Ok(streams.len())
     }
 
-    /// Enqueues the decoding of `streams`, whose entries in the tables begin at `first`. Statuses and sizes are written for every
+    /// Enqueues the decoding of `streams`, whose entries in the tables are the launch's arrays. Statuses and sizes are written for every
     /// stream, [`POISON`](crate::gpu::driver::POISON) where the decoder gives none. The caller compares them.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ pub(in crate::gpu) trait StreamDecoder {
     /// # Safety
     /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this point. The
     /// streams were let pass by [`crate::codec::streams::split`], and fit.
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()>;
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()>;
 }
 
 /// What a lane has for one round.
@@ -68,6 +68,8 @@ pub(in crate::gpu) struct Launch<'a> {
     pub module: &'a Module,
     pub stream: &'a Stream,
     pub tables: &'a mut Tables,
+    /// The entries of its streams.
+    pub arrays: DecodeArrays,
     pub wave: &'a Wave,
     /// Where encoded bytes are.
     pub staging: u64,

@@ -14,10 +14,9 @@ use crate::gpu::streams::Stream as Encoded;
 pub(super) struct Inflate;
 
 impl StreamDecoder for Inflate {
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
-        let arrays = launch.tables.decode_arrays(first);
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
         // SAFETY: the caller vouches for the entries.
-        unsafe { launch.module.launch_inflate(launch.stream, &arrays, streams.len() as u32) }
+        unsafe { launch.module.launch_inflate(launch.stream, &launch.arrays, streams.len() as u32) }
     }
 }
 
@@ -25,10 +24,9 @@ impl StreamDecoder for Inflate {
 pub(super) struct Lz4;
 
 impl StreamDecoder for Lz4 {
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
-        let arrays = launch.tables.decode_arrays(first);
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
         // SAFETY: the caller vouches for the entries.
-        unsafe { launch.module.launch_lz4(launch.stream, &arrays, streams.len() as u32) }
+        unsafe { launch.module.launch_lz4(launch.stream, &launch.arrays, streams.len() as u32) }
     }
 }
 
@@ -59,30 +57,27 @@ impl StreamDecoder for ZstdKernels {
         Ok(streams.iter().take_while(fits).count())
     }
 
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
         let mut together = zstd::Wave::default();
         for s in streams {
             if let Some(plan) = &s.plan {
                 together.push(plan, launch.staging + s.offset as u64, launch.wave.chunks[s.chunk].slot + s.to as u64);
             }
         }
-        let [frames, blocks, work, results] = launch.tables.zstd();
         let (n_frames, n_blocks, n_work) = (together.frames.len(), together.blocks.len(), together.work.len());
+        let [frames, blocks, work, results] = launch.tables.capacity().zstd(n_frames, n_blocks);
         launch.tables.values::<zstd::Frame>(frames, n_frames).copy_from_slice(&together.frames);
         launch.tables.values::<zstd::Block>(blocks, n_blocks).copy_from_slice(&together.blocks);
         launch.tables.values::<u32>(work, n_work).copy_from_slice(&together.work);
-        launch.tables.send(launch.stream, frames, n_frames * size_of::<zstd::Frame>())?;
-        launch.tables.send(launch.stream, blocks, n_blocks * size_of::<zstd::Block>())?;
-        launch.tables.send(launch.stream, work, n_work * 4)?;
-        let outputs = launch.tables.decode_arrays(first);
+        launch.tables.send(launch.stream, frames.until(work))?;
         let arrays = ZstdArrays {
             frames: launch.tables.address(frames),
             blocks: launch.tables.address(blocks),
             work: launch.tables.address(work),
             workspace: launch.workspace.0,
             results: launch.tables.address(results),
-            out_sizes: outputs.out_sizes,
-            statuses: outputs.statuses,
+            out_sizes: launch.arrays.out_sizes,
+            statuses: launch.arrays.statuses,
         };
         // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied; the
         // workspace has room (`fits`); buffers and slots are aligned to 256 bytes and have such lengths.

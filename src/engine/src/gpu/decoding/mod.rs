@@ -123,34 +123,7 @@ impl Decoder {
         streams: &[Encoded],
         staging: u64,
     ) -> Result<()> {
-        let n = streams.len();
         let output = |s: &Encoded| wave.chunks[s.chunk].slot + s.to as u64;
-        let values: [&dyn Fn(&Encoded) -> u64; 4] =
-            [&|s| staging + s.offset as u64, &|s| s.len as u64, &|s| s.decoded as u64, &output];
-        for (array, value) in tables.inputs().into_iter().zip(values) {
-            for (to, s) in tables.values::<u64>(array, n).iter_mut().zip(streams) {
-                *to = value(s);
-            }
-            tables.send(stream, array, n * 8)?;
-        }
-        let kinds = tables.kinds();
-        for (to, s) in tables.values::<u32>(kinds, n).iter_mut().zip(streams) {
-            *to = kind(s.codec) as u32;
-        }
-        tables.send(stream, kinds, n * 4)?;
-        let mut first = 0;
-        for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
-            let workspace = (self.workspace.ptr(), self.workspace.len());
-            let mut launch = Launch { module: &self.module, stream, tables: &mut *tables, wave, staging, workspace };
-            // SAFETY: the entries of the group from `first` on were sent on this stream; the streams were split by `sort`; the
-            // scheduler keeps their memory until the wave has ended; `fits` found room.
-            unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group, first)? };
-            first += group.len();
-        }
-        let [sizes, statuses] = tables.results();
-        tables.receive(stream, sizes, n * 8)?;
-        tables.receive(stream, statuses, n * 4)?;
-
         let job = |s: &Encoded| {
             let (kind, expected) = match s.checksum? {
                 Checksum::Crc32(e) => (ChecksumKind::Crc32, e),
@@ -160,28 +133,46 @@ impl Decoder {
             Some(ChecksumJob { data: output(s), len: s.decoded as u64, kind: kind as u32, expected })
         };
         let sums: Vec<ChecksumJob> = streams.iter().filter_map(job).collect();
-        if sums.is_empty() {
-            return Ok(());
+        let n = streams.len();
+        let round = tables.capacity().round(n, sums.len());
+        let values: [&dyn Fn(&Encoded) -> u64; 4] =
+            [&|s| staging + s.offset as u64, &|s| s.len as u64, &|s| s.decoded as u64, &output];
+        for (array, value) in round.inputs.into_iter().zip(values) {
+            for (to, s) in tables.values::<u64>(array, n).iter_mut().zip(streams) {
+                *to = value(s);
+            }
         }
-        let [jobs, results] = tables.checksums();
-        tables.values::<ChecksumJob>(jobs, sums.len()).copy_from_slice(&sums);
-        tables.send(stream, jobs, size_of_val(&sums[..]))?;
-        let (at, to) = (tables.address(jobs), tables.address(results));
-        // SAFETY: the jobs were just sent; outputs hold what was decoded before on this stream, at addresses that are
+        for (to, s) in tables.values::<u32>(round.kinds, n).iter_mut().zip(streams) {
+            *to = kind(s.codec) as u32;
+        }
+        tables.values::<ChecksumJob>(round.checksums, sums.len()).copy_from_slice(&sums);
+        tables.send(stream, round.sent())?;
+        let mut first = 0;
+        for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
+            let workspace = (self.workspace.ptr(), self.workspace.len());
+            let arrays = tables.decode_arrays(&round, first);
+            let tables = &mut *tables;
+            let mut launch = Launch { module: &self.module, stream, tables, arrays, wave, staging, workspace };
+            // SAFETY: the entries of the group from `first` on were sent on this stream; the streams were split by `sort`; the
+            // scheduler keeps their memory until the wave has ended; `fits` found room.
+            unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group)? };
+            first += group.len();
+        }
+        let (at, to) = (tables.address(round.checksums), tables.address(round.mismatches));
+        // SAFETY: the jobs were sent on this stream; outputs hold what was decoded before on it, at addresses that are
         // multiples of 16 (`sort` refuses others).
         unsafe { self.module.launch_checksum(stream, at, sums.len() as u32, to)? };
-        tables.receive(stream, results, sums.len() * size_of::<ChecksumResult>())
+        tables.receive(stream, round.received())
     }
 
     /// Checks the statuses, sizes and checksums of the round in the tables, which has ended.
     fn collect(&mut self, tables: &mut Tables, streams: &[Encoded]) {
         let streams = &streams[self.round.clone()];
-        let [sizes, statuses] = tables.results();
-        let sizes: Vec<u64> = tables.values::<u64>(sizes, streams.len()).to_vec();
-        let statuses: Vec<i32> = tables.values::<i32>(statuses, streams.len()).to_vec();
         let sums = streams.iter().filter(|s| s.checksum.is_some()).count();
-        let [_, results] = tables.checksums();
-        let mut results = tables.values::<ChecksumResult>(results, sums).iter();
+        let round = tables.capacity().round(streams.len(), sums);
+        let sizes: Vec<u64> = tables.values::<u64>(round.out_sizes, streams.len()).to_vec();
+        let statuses: Vec<i32> = tables.values::<i32>(round.statuses, streams.len()).to_vec();
+        let mut results = tables.values::<ChecksumResult>(round.mismatches, sums).iter();
         for ((s, size), status) in streams.iter().zip(sizes).zip(statuses) {
             let mismatch = s.checksum.and_then(|_| results.next()).is_some_and(|r| r.mismatch != 0);
             if (status != 0 || size != s.decoded as u64 || mismatch) && self.failed.last() != Some(&s.chunk) {

@@ -58,11 +58,10 @@ impl StreamDecoder for Nvcomp {
         Ok(take)
     }
 
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
         let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
-        let arrays = launch.tables.decode_arrays(first);
         // SAFETY: the caller vouches for the entries; the workspace is the lane's.
-        unsafe { decode_async(launch.stream, &arrays, streams.len(), largest, launch.workspace) }
+        unsafe { decode_async(launch.stream, &launch.arrays, streams.len(), largest, launch.workspace) }
     }
 }
 
@@ -118,7 +117,7 @@ pub(super) unsafe fn decode_async(
         memset_async(stream, arrays.statuses, POISON, n * size_of::<i32>())?;
         memset_async(stream, arrays.out_sizes, POISON, n * size_of::<u64>())?;
     }
-    // SAFETY: the caller vouches for arrays, streams and workspace; `memset_async` made the stream's context current.
+    // SAFETY: the caller vouches for arrays, streams and workspace; the lane has made the stream's context current.
     let result = unsafe { library.zstd_decompress(&batch, temp_ptr, temp_len, raw) };
     result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} zstd streams: {status}")))
 }

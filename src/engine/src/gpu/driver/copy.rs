@@ -15,7 +15,6 @@ pub unsafe fn copy_to_device_async(stream: &Stream, dst: u64, src: *const u8, le
     if len == 0 {
         return Ok(());
     }
-    stream.device().bind()?;
     // SAFETY: the caller vouches for both ranges.
     check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), len, stream.handle) })
 }
@@ -31,7 +30,6 @@ pub unsafe fn copy_async(stream: &Stream, dst: u64, src: u64, len: usize) -> Res
     if len == 0 {
         return Ok(());
     }
-    stream.device().bind()?;
     // SAFETY: the caller vouches for both ranges; addresses tell the driver where they are.
     check("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(dst, src, len, stream.handle) })
 }
@@ -47,13 +45,11 @@ pub unsafe fn copy_to_host_async(stream: &Stream, dst: *mut u8, src: u64, len: u
     if len == 0 {
         return Ok(());
     }
-    stream.device().bind()?;
     // SAFETY: the caller vouches for both ranges.
     check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, len, stream.handle) })
 }
 
-#[cfg(test)]
-/// Enqueues a copy within device memory.
+/// Enqueues a copy within device memory. The copy engine does it if it is large.
 ///
 /// # Errors
 /// If the driver refuses, or an earlier operation failed.
@@ -64,7 +60,6 @@ pub unsafe fn copy_device_async(stream: &Stream, dst: u64, src: u64, len: usize)
     if len == 0 {
         return Ok(());
     }
-    stream.device().bind()?;
     // SAFETY: the caller vouches for both ranges.
     check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, len, stream.handle) })
 }
@@ -80,7 +75,6 @@ pub unsafe fn memset_async(stream: &Stream, dst: u64, value: u8, len: usize) -> 
     if len == 0 {
         return Ok(());
     }
-    stream.device().bind()?;
     // SAFETY: the caller vouches for the range.
     check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(dst, value, len, stream.handle) })
 }

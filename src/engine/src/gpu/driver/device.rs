@@ -95,8 +95,8 @@ impl Device {
         self.shared_memory
     }
 
-    /// Makes its context current on the calling thread. Cheap when it already is. Everything else in this module that
-    /// needs a current context calls this itself.
+    /// Makes its context current on the calling thread. Cheap when it already is. What allocates, creates or frees calls this itself.
+    /// Whoever enqueues something, or asks for its end, calls it before, once for many calls. Without a current context they fail.
     ///
     /// # Errors
     /// If the driver refuses.

@@ -339,8 +339,7 @@ impl Module {
         if blocks == 0 {
             return Ok(());
         }
-        self.device.bind()?;
-        // SAFETY: the function is of this module, in the context that is current; the arguments are the caller's.
+        // SAFETY: the function is of this module, in the context that the caller has made current; the arguments are the caller's.
         unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), shared, stream.handle, arguments) }
             .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
     }

@@ -14,9 +14,7 @@ mod kernels;
 mod memory;
 mod stream;
 
-#[cfg(test)]
-pub use copy::copy_device_async;
-pub use copy::{copy_async, copy_to_device_async, copy_to_host_async, memset_async};
+pub use copy::{copy_async, copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
 pub use cufile::CuFile;
 pub use decode_arrays::{DecodeArrays, POISON};
 pub use device::Device;

@@ -50,7 +50,6 @@ impl Event {
     /// # Errors
     /// If one of them isn't.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
-        self.device.bind()?;
         let mut milliseconds = 0f32;
         // SAFETY: both handles are alive; writes one number.
         check("cuEventElapsedTime", unsafe {
@@ -70,7 +69,6 @@ impl Event {
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
     pub fn record(&self, stream: &Stream) -> Result<()> {
-        self.device.bind()?;
         // SAFETY: both handles are alive and of the same context.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream.handle) })
     }
@@ -80,7 +78,6 @@ impl Event {
     /// # Errors
     /// If an operation before it failed.
     pub fn is_done(&self) -> Result<bool> {
-        self.device.bind()?;
         // SAFETY: the handle is alive.
         match unsafe { sys::cuEventQuery(self.handle) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -93,7 +90,6 @@ impl Event {
     /// # Errors
     /// If an operation before it failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.device.bind()?;
         // SAFETY: the handle is alive.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.handle) })
     }
@@ -161,7 +157,6 @@ impl Stream {
     /// # Errors
     /// If the driver refuses, e.g. because `event` is no event.
     pub fn wait_event(&self, event: u64) -> Result<()> {
-        self.device.bind()?;
         // SAFETY: the stream is alive; whoever hands out an event keeps it alive for the call.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.handle, event as sys::CUevent, 0) })
     }

@@ -95,6 +95,7 @@ impl Storage for CuFileStorage {
     }
 
     unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()> {
+        self.device.bind()?;
         // SAFETY: the caller vouches for both ranges, and the copy is waited for.
         unsafe { copy_to_host_async(&self.stream, to.address as *mut u8, from, to.len)? };
         self.stream.synchronize()
