@@ -79,13 +79,23 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   const int32_t skew = int32_t(bits.skew());
   uint32_t* const ring = t.rings[stream].word;
   uint32_t lowest = uint32_t(index + skew) / 4 + 1;
-  for (uint32_t round = 0; i + 4 <= count; i += 4, ++round) {
+  const auto fetch_down = [&](bool all) {
     const int32_t down = index + skew - kAheadWords;
     const uint32_t wanted = down < 0 ? 0 : uint32_t(down) / 4;
-    for (; lowest > wanted; --lowest) bits.fetch(lowest - 1, ring + (lowest - 1) % 4 * 4);
+    // A round moves by less than one chunk.
+    do {
+      if (lowest > wanted) {
+        --lowest;
+        bits.fetch(lowest, ring + lowest % 4 * 4);
+      }
+    } while (all && lowest > wanted);
     fetch_group();
-    if (round < kAhead) fetched<0>();
-    else fetched<kAhead>();
+  };
+  fetch_down(true);
+  fetched<0>();
+  for (; i + 4 <= count; i += 4) {
+    fetch_down(false);
+    fetched<kAhead>();
     // Behind the beginning come words that mean nothing.
     const volatile uint32_t* const words = ring;
     const uint32_t w3 = words[uint32_t(index + skew - 3) % 16], w4 = words[uint32_t(index + skew - 4) % 16];

@@ -3,8 +3,7 @@
 //
 // How long one sequence takes decides how fast blocks are decoded, and a thread issues one instruction every few cycles. So the
 // chain does nothing else: it notes where each sequence's extra bits are and how many, and zstd_sequences.cuh makes lengths and
-// offsets of that, many at a time. Its bits are brought to shared memory before they are needed, and the other lanes of the warp take
-// the records away.
+// offsets of that, many at a time. Its bits are brought to shared memory before they are needed.
 #pragma once
 #include "warp.cuh"
 #include "zstd_tables.cuh"
@@ -12,7 +11,7 @@
 namespace dz {
 namespace zstd {
 
-// Sequences between two times that the lanes meet.
+// Sequences between two times that a chain asks for bits.
 constexpr uint32_t kStep = 8;
 // Words of a stream that are brought at once, and those in shared memory.
 constexpr uint32_t kChunkWords = 4, kRingWords = 64;
@@ -29,20 +28,13 @@ struct SequenceTables {
   uint32_t lengths[kLengthCells];
   uint32_t matches[kLengthCells];
   uint32_t offsets[kOffsetCells];
-  struct Flow {
-    alignas(16) uint64_t records[kStep];
+  union {
+    int16_t counts[3][kMaxSymbols];  // while tables are built
     // Word i of the stream is at i % kRingWords + kChunkWords. The last chunk comes before the first one again, so that four words in
     // a row lie beside each other.
     alignas(16) uint32_t ring[kRingWords + kChunkWords];
   };
-  union {
-    int16_t counts[3][kMaxSymbols];  // while tables are built
-    Flow flow;
-  };
   BackwardBits bits;   // of the block
-  uint64_t to;         // address of its records
-  uint32_t sequences;  // how many; 0: none, or damage
-  uint32_t last_word;  // of the stream
   uint32_t log[3];
   uint32_t good[3];
   uint32_t bits_at;    // where the sequences' bits begin
@@ -78,6 +70,8 @@ struct Chain {
   int32_t skew;                        // bits from there to the word that holds the block's first byte
   uint32_t more;                       // bits of states that the last sequence took
   uint32_t rest;                       // sequences that are left
+  uint64_t* to;                        // the next one's record
+  uint32_t lowest;                     // the last chunk that was asked for
 
   // Reads the first states. False for damage.
   DZ_HD bool open(const Frame& f, const Block& b, SequenceTables& t) {
@@ -87,7 +81,7 @@ struct Chain {
       return false;
     }
     skew = int32_t(32 * t.bits.skew());
-    t.last_word = uint32_t(t.bits.at + skew) >> 5;
+    lowest = uint32_t(t.bits.at + skew) / (32 * kChunkWords) + 1;
     BackwardBits bits = t.bits;
     lengths = t.lengths[bits.take(t.log[kLiteralLength])];
     offsets = t.offsets[bits.take(t.log[kOffset])];
@@ -101,17 +95,17 @@ struct Chain {
   DZ_HD void step(SequenceTables& t) {
     const uint32_t n = rest < kStep ? rest : kStep;
     rest -= n;
-    Window window = look(t.flow.ring, at);
+    Window window = look(t.ring, at);
     DZ_UNROLL_BY(4)
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t sum = lengths + offsets + matches;
       const uint32_t extra = sum & 63;
       more = sum >> kCellBits & 31;
-      t.flow.records[i] = record(at - skew, sum);
+      to[i] = record(at - skew, sum);
       uint32_t next = window.behind(extra);
       at -= int32_t(extra + more);
       // These are on their way while cells are.
-      window = look(t.flow.ring, at);
+      window = look(t.ring, at);
       const uint32_t length_bits = lengths >> kCellBits, match_bits = matches >> kCellBits, offset_bits = offsets >> kCellBits;
       lengths = t.lengths[(lengths >> kCellBase) + top(next, length_bits)];
       next = shift_in(next, 0, length_bits);
@@ -119,6 +113,33 @@ struct Chain {
       next = shift_in(next, 0, match_bits);
       offsets = t.offsets[(offsets >> kCellBase) + top(next, offset_bits)];
     }
+    to += n;
+  }
+
+  // Asks for the chunks that hold `words` words below the present one.
+  DZ_HD void fetch_down(SequenceTables& t, uint32_t words) {
+    // Damaged streams go below zero.
+    const int32_t word = (at >> 5) - int32_t(words);
+    const uint32_t wanted = word < 0 ? 0 : uint32_t(word) / kChunkWords;
+    while (lowest > wanted) {
+      --lowest;
+      const uint32_t slot = lowest * kChunkWords % kRingWords;
+      t.bits.fetch(lowest, t.ring + kChunkWords + slot);
+      if (slot == kRingWords - kChunkWords) t.bits.fetch(lowest, t.ring);
+    }
+    fetch_group();
+  }
+
+  // All sequences.
+  DZ_HD void follow(SequenceTables& t) {
+    fetch_down(t, kStepWords);
+    while (rest) {
+      fetched<0>();
+      // Of the next step.
+      fetch_down(t, kStepWords + kMoveWords);
+      step(t);
+    }
+    fetched<0>();
   }
 
   // Whether all bits were taken. The last sequence has no next states.
@@ -143,54 +164,6 @@ struct Chain {
     return {{word[3], word[2], word[1], word[0]}, uint32_t(at)};
   }
 };
-
-// Asks for the chunks of a stream that hold `words` words below the one that position `at` is in; `lowest` is the last that was asked
-// for.
-DZ_HD void fetch_down(SequenceTables& t, int32_t at, uint32_t words, uint32_t& lowest) {
-  // Damaged streams go below zero.
-  const int32_t word = (at >> 5) - int32_t(words);
-  const uint32_t wanted = word < 0 ? 0 : uint32_t(word) / kChunkWords;
-  while (lowest > wanted) {
-    --lowest;
-    const uint32_t slot = lowest * kChunkWords % kRingWords;
-    t.bits.fetch(lowest, t.flow.ring + kChunkWords + slot);
-    if (slot == kRingWords - kChunkWords) t.bits.fetch(lowest, t.flow.ring);
-  }
-}
-
-// The records of up to GROUP blocks, each with its tables prepared, by a warp; lane i has the chain of block i.
-template <uint32_t GROUP>
-DZ_HD void follow(SequenceTables* tables, Chain& chain, uint32_t lane) {
-  static_assert(GROUP * kStep / 2 <= kWarp, "a lane writes two records of a step");
-  uint32_t lowest = chain.rest ? tables[lane].last_word / kChunkWords + 1 : 0;
-  for (uint32_t done = 0; lanes_ballot(chain.rest > 0); done += kStep) {
-    if (chain.rest) {
-      SequenceTables& t = tables[lane];
-      // Only in the first step these weren't asked for before.
-      fetch_down(t, chain.at, kStepWords, lowest);
-      fetch_group();
-      fetched<0>();
-      // Of the next step.
-      fetch_down(t, chain.at, kStepWords + kMoveWords, lowest);
-      chain.step(t);
-    }
-    lanes_sync();
-    const uint32_t block = lane / (kStep / 2), two = lane % (kStep / 2) * 2;
-    if (block < GROUP && done + two < tables[block].sequences) {
-      const uint64_t* const from = tables[block].flow.records + two;
-      uint64_t* const to = reinterpret_cast<uint64_t*>(tables[block].to) + done + two;
-#ifdef __CUDA_ARCH__
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-#else
-      to[0] = from[0];
-      if (done + two + 1 < tables[block].sequences) to[1] = from[1];
-#endif
-    }
-    lanes_sync();
-  }
-  fetch_group();
-  fetched<0>();
-}
 
 }  // namespace zstd
 }  // namespace dz

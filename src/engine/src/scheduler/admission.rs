@@ -46,7 +46,8 @@ impl Scheduler {
             return;
         }
         self.shortage = None;
-        while self.reads.may_begin(false) || self.reads.may_begin(true) {
+        let time = self.waves.sharing.has_time(self.batches.untaken());
+        while self.reads.may_begin(false, time) || self.reads.may_begin(true, time) {
             if self.idle() {
                 // Nothing in flight will give memory back. Join all free ranges, so that the largest possible request
                 // fits.
@@ -55,7 +56,7 @@ impl Scheduler {
             let Some(head) = self.chunks.head(self.batches.active_end()) else { return };
             // Local and remote reads keep one order of need.
             let Place { location, remote, .. } = self.chunks[head.handle].place;
-            if !self.reads.may_begin(remote) {
+            if !self.reads.may_begin(remote, time) {
                 return;
             }
             let admitted = match location {

@@ -9,6 +9,9 @@ use crate::memory::{Span, arena};
 use crate::messages::{GroupId, Handle};
 use crate::plan::IdHasher;
 
+/// If there is time, one in so many local reads goes on.
+const CALM: usize = 4;
+
 /// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
 pub(super) type Member = (Handle, usize, Option<usize>);
 
@@ -53,9 +56,11 @@ impl Reads {
         Self { groups: HashMap::default(), next: 0, limits, in_flight: [0; 2], uploads: 0 }
     }
 
-    /// Whether another read of a remote (or local) store may begin.
-    pub fn may_begin(&self, remote: bool) -> bool {
-        self.in_flight[usize::from(remote)] < self.limits[usize::from(remote)]
+    /// Whether another read of a remote (or local) store may begin. If there is `time`, few threads read local stores: each that is
+    /// woken up, and each copy that it starts, keeps the thread waiting that launches a model's kernels.
+    pub fn may_begin(&self, remote: bool, time: bool) -> bool {
+        let limit = self.limits[usize::from(remote)];
+        self.in_flight[usize::from(remote)] < if time && !remote { limit.div_ceil(CALM) } else { limit }
     }
 
     /// A read begins.
@@ -167,7 +172,7 @@ mod tests {
         let mut group = Group::new(vec![(7, 0, None), (8, 512, None)], to, true);
         group.staging = staging;
         let id = reads.begin(group);
-        assert!(!reads.may_begin(true) && reads.may_begin(false) && reads.in_flight() == 1);
+        assert!(!reads.may_begin(true, false) && reads.may_begin(false, false) && reads.in_flight() == 1);
         reads.ended(id);
         assert_eq!((reads.take_members(id).unwrap().0.len(), reads.in_flight()), (2, 0));
         reads.shrink(id, 1000, &mut memory);
@@ -180,12 +185,22 @@ mod tests {
     }
 
     #[test]
+    fn with_time_a_quarter_of_the_local_reads_goes_on() {
+        let mut reads = Reads::new([6, 1]);
+        for expected in [true, true, false] {
+            assert_eq!((reads.may_begin(false, true), reads.may_begin(false, false)), (expected, true));
+            reads.begin(Group::new(vec![(0, 0, None)], Span { address: 0, len: 1 }, false));
+        }
+        assert!(reads.may_begin(true, true), "requests keep no thread busy");
+    }
+
+    #[test]
     fn a_copy_follows_its_read() {
         let mut reads = Reads::new([1, 0]);
         reads.begin(Group::new(vec![(0, 0, None)], Span { address: 0, len: 1 }, false));
-        assert!(!reads.may_begin(false));
+        assert!(!reads.may_begin(false, false));
         reads.uploading();
-        assert!(reads.may_begin(false), "the thread reads the next chunk");
+        assert!(reads.may_begin(false, false), "the thread reads the next chunk");
         assert_eq!((reads.in_flight(), reads.uploads()), (1, 1));
         reads.uploaded();
         assert_eq!((reads.in_flight(), reads.uploads()), (0, 0));
