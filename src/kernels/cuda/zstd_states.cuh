@@ -116,11 +116,15 @@ struct Chain {
     to += n;
   }
 
-  // Asks for the chunks that hold `words` words below the present one.
-  DZ_HD void fetch_down(SequenceTables& t, uint32_t words) {
+  // The chunk that holds the word so many words below the present one.
+  DZ_HD uint32_t chunk_below(uint32_t words) const {
     // Damaged streams go below zero.
     const int32_t word = (at >> 5) - int32_t(words);
-    const uint32_t wanted = word < 0 ? 0 : uint32_t(word) / kChunkWords;
+    return word < 0 ? 0 : uint32_t(word) / kChunkWords;
+  }
+
+  // Asks for the chunks down to this one.
+  DZ_HD void fetch_down(SequenceTables& t, uint32_t wanted) {
     while (lowest > wanted) {
       --lowest;
       const uint32_t slot = lowest * kChunkWords % kRingWords;
@@ -132,11 +136,16 @@ struct Chain {
 
   // All sequences.
   DZ_HD void follow(SequenceTables& t) {
-    fetch_down(t, kStepWords);
+    fetch_down(t, chunk_below(kStepWords));
+    // The last chunks that were asked for two and three steps ago. These are what a step needs, unless the stream moves very fast.
+    uint32_t two_ago = ~0u, three_ago = ~0u;
     while (rest) {
-      fetched<0>();
+      if (chunk_below(kStepWords) >= three_ago) fetched<2>();
+      else fetched<0>();
+      three_ago = two_ago;
+      two_ago = lowest;
       // Of the next step.
-      fetch_down(t, kStepWords + kMoveWords);
+      fetch_down(t, chunk_below(kStepWords + kMoveWords));
       step(t);
     }
     fetched<0>();
