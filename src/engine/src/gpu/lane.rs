@@ -166,10 +166,12 @@ impl Lane {
         };
         let (copies, decodes) = (!wave.chunks.is_empty(), !sorted.streams.is_empty() || !sorted.refused.is_empty());
         self.begun.record(&self.stream)?;
+        let range = nvtx::range(c"dali_zarr copy");
         if copies {
             self.copy(wave, &sorted)?;
             self.copied.record(&self.stream)?;
         }
+        drop(range);
         let staging = self.staging.ptr();
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
@@ -219,7 +221,6 @@ impl Lane {
 
     /// Starts all copies to the device.
     fn copy(&mut self, wave: &Wave, sorted: &Sorted) -> Result<()> {
-        let _range = nvtx::range(c"dali_zarr copy");
         for &i in &sorted.direct {
             let chunk = &wave.chunks[i];
             // SAFETY: the bytes are kept until they were copied; the slot has room for the decoded chunk, whose length
