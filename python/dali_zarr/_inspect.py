@@ -138,9 +138,10 @@ def counters(pipe: Any = None) -> Any:
         Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of stores),
         ``index_reads`` (of shards' indexes),
         ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
-        ``chunks_read_again`` (since memory didn't keep them), ``evictions`` (for want of memory), ``nans_replaced`` (elements that `fillna`
-        replaced, in all batches that were assembled: a dictionary with the outputs that it is for), ``batches`` and ``waits`` (batches that weren't
-        finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
+        ``chunks_read_again`` (since memory didn't keep them), ``evictions`` (for want of memory), ``nans_replaced`` (elements
+        that `fillna` replaced, in all batches that were assembled: a dictionary with the outputs that it is for), ``batches`` and
+        ``waits`` (batches that weren't finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads:
+        ``read_seconds``,
         ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
         meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those

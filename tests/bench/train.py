@@ -66,8 +66,8 @@ def arguments() -> argparse.Namespace:
     add("--loading-only", action="store_true", help="no training: the reader alone, as for a curve over many memory limits")
     add("--cuda-graphs", action="store_true", help="a training step is one CUDA graph")
     add("--high-priority-stream", action="store_true", help="train on a CUDA stream of the highest priority")
-    add("--run-ahead", type=int, metavar="STEPS", help="bound on how far the host is ahead of the GPU; 0: none; 4 with --cuda-graphs, "
-        "else 0, where nothing is given")
+    add("--run-ahead", type=int, metavar="STEPS", help="bound on how far the host is ahead of the GPU; 0: none. If it isn't given, "
+        "4 with --cuda-graphs, else 0")
     add("--pin-cores", type=int, default=0, metavar="N", help="use the first N cores only; 0: all")
     add("--profile", type=int, default=0, metavar="STEPS", nargs="?", const=20, help="also profile some steps of each row")
     add("--check", type=int, default=4, metavar="BATCHES", help="batches of each row compared with zarr-python, untimed")

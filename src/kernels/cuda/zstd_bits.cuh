@@ -1,6 +1,6 @@
 // Readers of bits for zstd: forward, for the descriptions of FSE tables, and backward, for all entropy-coded streams
 // (RFC 8878, section 4.1). Each belongs to one thread. None reads outside the bytes that it was given, but that
-// the device loads whole words: an allocation must begin and end at a multiple of four.
+// the device loads aligned words of four and of 16 bytes: an allocation must begin and end at a multiple of 16.
 #pragma once
 #include "warp.cuh"
 

@@ -72,6 +72,8 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   const uint16_t* const table = t.huffman;
   uint32_t i = 0;
   for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) to[i] = literal(table, log, bits);
+  // A damaged stream may have ended among these.
+  if (bits.left() < 0) return false;
   // Of five words the next 64 bits are in three, wherever among them these begin after four literals of at most 11
   // bits; so words are loaded long before their bits are needed.
   int32_t index = bits.at >> 5;

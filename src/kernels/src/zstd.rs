@@ -11,9 +11,9 @@
 //!   statuses)`: a block of threads for each frame.
 //!
 //! Nothing but the outputs' capacities and the workspace is written, and nothing but these and the frames is read,
-//! whatever the frames hold. Addresses may have any alignment; whole words of four bytes are read, though, so that each
-//! of these must lie in an allocation that begins and ends at a multiple of four. A frame was decoded if its status is 0,
-//! which says that it gave just its capacity of bytes. A content checksum is not verified.
+//! whatever the frames hold. Addresses may have any alignment. But whole aligned words are read: frames must lie in an allocation
+//! that begins and ends at a multiple of 16, outputs and the workspace in one that begins and ends at a multiple of four. A frame was
+//! decoded if its status is 0, which says that it gave just its capacity of bytes. A content checksum is not verified.
 
 use crate::zstd_plan::FramePlan;
 
@@ -45,22 +45,15 @@ const ENTROPY_WARPS: u32 = 8;
 ///
 /// As many warps as fit stand in one block of threads, so that they are together on few multiprocessors: a kernel of somebody else
 /// that needs much shared memory finds room on the others.
-pub const fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
+pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
     let groups = compressed_blocks.div_ceil(ENTROPY_GROUP);
-    let mut warps = entropy_shared(shared) / ENTROPY_SHARED;
-    if warps > groups {
-        warps = groups;
-    }
-    if warps == 0 {
-        return Grid { blocks: 0, threads: 32, shared: ENTROPY_SHARED };
-    }
+    let warps = (entropy_shared(shared) / ENTROPY_SHARED).min(groups).max(1);
     Grid { blocks: 2 * groups.div_ceil(warps), threads: 32 * warps, shared: warps * ENTROPY_SHARED }
 }
 
 /// The most dynamic shared memory that a block of `dz_zstd_entropy` takes on such a device.
-pub const fn entropy_shared(shared: u32) -> u32 {
-    let warps = shared / ENTROPY_SHARED;
-    (if warps < 1 { 1 } else if warps > ENTROPY_WARPS { ENTROPY_WARPS } else { warps }) * ENTROPY_SHARED
+pub fn entropy_shared(shared: u32) -> u32 {
+    (shared / ENTROPY_SHARED).clamp(1, ENTROPY_WARPS) * ENTROPY_SHARED
 }
 
 /// The grid of `dz_zstd_sequences` for so many compressed blocks.

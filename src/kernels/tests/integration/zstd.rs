@@ -289,6 +289,33 @@ fn damage_has_the_same_outcome_as_elsewhere() {
 }
 
 #[test]
+fn warps_of_the_entropy_kernel_stand_together() {
+    use dali_zarr_kernels::zstd::{Grid, entropy, entropy_shared};
+    const WARP: u32 = 44_480;
+    let grid = |blocks, warps| Grid { blocks, threads: 32 * warps, shared: warps * WARP };
+    // Half of the blocks take sequences, each warp those of eight compressed blocks.
+    assert_eq!(entropy(0, 227 << 10), grid(0, 1));
+    assert_eq!(entropy(9, 227 << 10), grid(2, 2));
+    assert_eq!(entropy(81, 227 << 10), grid(6, 5));
+    assert_eq!(entropy(81, 99 << 10), grid(12, 2));
+    assert_eq!(entropy(81, 64 << 10), grid(22, 1));
+    for (shared, warps) in [(48 << 10, 1), (64 << 10, 1), (99 << 10, 2), (163 << 10, 3), (227 << 10, 5), (1 << 20, 8)] {
+        assert_eq!(entropy_shared(shared), warps * WARP);
+    }
+}
+
+/// The second stream of literals has two bits, fewer than its first three literals, with which its output gets aligned.
+#[test]
+fn a_stream_of_literals_that_ends_at_once_is_damage() {
+    let frame = [
+        0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0xdd, 0, 0, 0x46, 0xc1, 5, 0x8a, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xb0, 7, 0, 1, 0,
+        1, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0,
+    ];
+    assert!(plan(&frame, 20).is_ok(), "the host sees nothing wrong");
+    assert!(decode(&frame, 20).is_err());
+}
+
+#[test]
 fn random_bytes_end() {
     let mut noise = Noise(5);
     for _ in 0..3000 {

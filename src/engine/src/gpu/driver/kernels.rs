@@ -289,7 +289,7 @@ impl Module {
     ///
     /// # Safety
     /// The arrays hold what [`zstd::Wave::push`] made of plans of the same frames; all is device memory that stays valid
-    /// until the stream has passed this point, in allocations that begin and end at multiples of 4; the workspace has
+    /// until the stream has passed this point, in allocations that begin and end at multiples of 16; the workspace has
     /// [`zstd::Wave::workspace`] bytes and begins at a multiple of 16; outputs don't overlap.
     pub unsafe fn launch_zstd(&self, stream: &Stream, wave: &zstd::Wave, arrays: &ZstdArrays) -> Result<()> {
         let ZstdArrays { mut frames, mut blocks, mut work, mut workspace, mut results, .. } = *arrays;
