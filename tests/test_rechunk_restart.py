@@ -310,3 +310,28 @@ def test_an_interruption_is_told_in_a_sentence(tmp_path, run):
     assert (process.returncode, err) == (130, "python -m dali_zarr rechunk: interrupted\n")
     assert (tmp_path / "t/.rechunk/plan.json").exists()
     assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")
+
+
+# As an interruption leaves it that comes between the making of a coroutine and the wait for it.
+UNAWAITED = """
+import sys
+import dali_zarr.__main__ as command
+
+async def write():
+    pass
+
+def interrupted(*_):
+    command.left = write()
+    raise KeyboardInterrupt
+
+command._run = interrupted
+status = command.main()
+del command.left
+sys.exit(status)
+"""
+
+
+def test_an_interruption_before_a_wait_is_told_in_the_same_sentence(tmp_path):
+    process = start(UNAWAITED, "rechunk", str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=4", imports="dask")
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "python -m dali_zarr rechunk: interrupted\n")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -180,6 +181,8 @@ def main() -> int:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        # zarr-python may have been about to wait for a coroutine, which Python warns of when it ends.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         print(f"{prog} {known.command}: interrupted", file=sys.stderr)
         return 130
 
