@@ -132,9 +132,8 @@ struct SequenceCell {
   }
 };
 
-// What the codes of literal lengths and of match lengths stand for: looked up faster than computed.
+// Bits that follow the codes of literal lengths and of match lengths: looked up faster than computed.
 struct Lengths {
-  uint32_t literal_base[36], match_base[53];
   uint8_t literal_extra[36], match_extra[53];
 
   static constexpr uint32_t kCodes = 36 + 53;
@@ -142,10 +141,8 @@ struct Lengths {
   // Fills in code i of all.
   DZ_HD void prepare(uint32_t i) {
     if (i < 36) {
-      literal_base[i] = base_length(kLiteralLength, i);
       literal_extra[i] = uint8_t(extra_bits(kLiteralLength, i));
     } else {
-      match_base[i - 36] = base_length(kMatchLength, i - 36);
       match_extra[i - 36] = uint8_t(extra_bits(kMatchLength, i - 36));
     }
   }

@@ -38,7 +38,7 @@ impl From<(u32, u32)> for Grid {
 /// Compressed blocks that a warp of `dz_zstd_entropy` decodes, the shared memory that it takes for them, and the most warps of a
 /// block of threads.
 const ENTROPY_GROUP: u32 = 8;
-const ENTROPY_SHARED: u32 = 44_480;
+const ENTROPY_SHARED: u32 = 44_128;
 const ENTROPY_WARPS: u32 = 8;
 
 /// The grid of `dz_zstd_entropy` for so many compressed blocks, on a device where a block of threads may have so much shared memory.

@@ -291,7 +291,7 @@ fn damage_has_the_same_outcome_as_elsewhere() {
 #[test]
 fn warps_of_the_entropy_kernel_stand_together() {
     use dali_zarr_kernels::zstd::{Grid, entropy, entropy_shared};
-    const WARP: u32 = 44_480;
+    const WARP: u32 = 44_128;
     let grid = |blocks, warps| Grid { blocks, threads: 32 * warps, shared: warps * WARP };
     // Half of the blocks take sequences, each warp those of eight compressed blocks.
     assert_eq!(entropy(0, 227 << 10), grid(0, 1));
