@@ -123,6 +123,6 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
 }
 
 #ifdef __CUDA_ARCH__
-static_assert(sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44128, "as src/zstd.rs of this crate says");
+static_assert(kZstdGroup == 8 && sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44128, "as src/zstd.rs of this crate says");
 #endif
 #endif

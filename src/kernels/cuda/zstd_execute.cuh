@@ -189,7 +189,6 @@ DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspa
   }
 
 DZ_ZSTD_EXECUTE(dz_zstd_execute_1024, 1024, 1)
-DZ_ZSTD_EXECUTE(dz_zstd_execute_512, 512, 2)
 DZ_ZSTD_EXECUTE(dz_zstd_execute_256, 256, 4)
 DZ_ZSTD_EXECUTE(dz_zstd_execute_128, 128, 8)
 

@@ -135,11 +135,6 @@ struct Row {
   }
 };
 
-// As pack() does, in fewer instructions.
-DZ_HD uint64_t packed(uint32_t literals, uint32_t output, uint32_t offset) {
-  return (uint64_t(offset << (2 * kCountBits - 32)) << 32 | literals) + (uint64_t(output) << kCountBits);
-}
-
 // Sums become those of all lanes up to each one; `thread` % LANES is the lane.
 template <uint32_t LANES>
 DZ_HD void scan_lanes(Sum& sum, uint32_t thread) {
@@ -215,7 +210,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
       bad = bad || lone.offset_value > kLargestOffset + 3;
       sum.literals += lone.literals;
       sum.output += lone.literals + lone.match;
-      made[k] = packed(sum.literals, sum.output, sum.offsets.last[0]);
+      made[k] = pack(sum.literals, sum.output, sum.offsets.last[0]);
     }
     scan_lanes<LANES>(sum, thread);
     // These are on their way while the threads meet and this tile is written. Earlier they would take registers beside the words.

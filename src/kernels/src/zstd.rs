@@ -62,12 +62,8 @@ pub const fn sequences(compressed_blocks: u32) -> Grid {
 }
 
 /// The kernels that write the bytes of frames, with the threads in their blocks.
-pub const EXECUTE: [(&str, u32); 4] = [
-    ("dz_zstd_execute_1024", 1024),
-    ("dz_zstd_execute_512", 512),
-    ("dz_zstd_execute_256", 256),
-    ("dz_zstd_execute_128", 128),
-];
+pub const EXECUTE: [(&str, u32); 3] =
+    [("dz_zstd_execute_1024", 1024), ("dz_zstd_execute_256", 256), ("dz_zstd_execute_128", 128)];
 
 /// Status of a frame that was decoded.
 pub const GOOD: i32 = 0;
@@ -231,6 +227,6 @@ impl Wave {
     pub fn execute_kernel(&self, multiprocessors: u32) -> (&'static str, u32) {
         let room = u64::from(multiprocessors) * 2048;
         let fits = |threads: u32| self.frames.len() as u64 * u64::from(threads) <= room;
-        EXECUTE.into_iter().find(|&(_, threads)| fits(threads)).unwrap_or(EXECUTE[3])
+        EXECUTE.into_iter().find(|&(_, threads)| fits(threads)).unwrap_or(EXECUTE[EXECUTE.len() - 1])
     }
 }
