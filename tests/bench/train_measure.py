@@ -51,7 +51,8 @@ class Bar:
     cores: float = 0.0  # processors that this process kept busy
     steady: bool = True
     counters: dict[str, float] = field(default_factory=dict)
-    decoded_per_batch: float = 0.0  # chunks that were read for a batch
+    # From rest to rest, the steps before the bar included: a short bar may take batches that were all prepared before it.
+    at_rest: dict[str, float] = field(default_factory=dict)
 
     @property
     def step(self) -> float:
@@ -61,6 +62,11 @@ class Bar:
     @property
     def steps(self) -> int:
         return self.segment * len(self.seconds)
+
+    @property
+    def decoded_per_batch(self) -> float:
+        """Chunks that were read for a batch."""
+        return self.at_rest["chunks_read"] / max(1, self.at_rest["batches"])
 
     @property
     def spread(self) -> float:
@@ -122,13 +128,17 @@ def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, 
     return {name: after[name] - before[name] for name in after}
 
 
+def _sum(all_counters: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(counters[name] for counters in all_counters) for name in all_counters[0]}
+
+
 def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, plan: Plan, seconds: float) -> Bar:
     """Runs until the queues have been passed through twice, or for as long as a bar; then a bar of many queues' lengths.
 
     The reader is at rest before it (:meth:`Source.settle`) and after it, so that the chunks of a batch can be counted.
     """
     source.settle()
-    at_rest = source.counters()
+    rest = source.counters()
     cuda = source.setting.device.type == "cuda"
     first = _run(work, source.fetch, source.queue, 1, cuda, plan.run_ahead)
     pace = plan.agree(first.step)
@@ -143,8 +153,7 @@ def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, pla
     bar = _run(work, source.fetch, segment, segments, cuda, plan.run_ahead)
     bar.counters = _difference(source.counters(), before)
     source.settle()
-    whole = _difference(source.counters(), at_rest)
-    bar.decoded_per_batch = whole["chunks_read"] / max(1, whole["batches"])
+    bar.at_rest = _difference(source.counters(), rest)
     start = _steady(bar.seconds)
     bar.steady = start < len(bar.seconds) // 2
     bar.seconds = bar.seconds[start:]
@@ -190,7 +199,7 @@ def loading(source: Source, plan: Plan) -> dict[str, Any]:
     return {
         "loading_gbps": rates["delivered_gbps"], "loading_decoded_gbps": rates["decoded_gbps"], "loading_spread": bar.spread,
         "loading_steady": bar.steady, "loading_cores": bar.cores,
-        **{f"loading_{name}": share for name, share in _where(bar.counters).items()},
+        **{f"loading_{name}": share for name, share in _where(bar.at_rest).items()},
     }
 
 
@@ -211,8 +220,7 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
     whole = Bar(
         real[0].segment, [s for b in real for s in b.seconds], statistics.fmean(b.fetching for b in real),
         statistics.fmean(b.cores for b in real), all(b.steady for b in real),
-        {name: sum(b.counters[name] for b in real) for name in real[0].counters},
-        statistics.fmean(b.decoded_per_batch for b in real),
+        _sum([b.counters for b in real]), _sum([b.at_rest for b in real]),
     )
     real_step = statistics.fmean(b.step for b in real)
     # Each real bar against the two synthetic ones around it.
@@ -226,7 +234,7 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
         "synthetic_spread": (max(b.step for b in synthetic) - min(b.step for b in synthetic)) / fixed_step,
         "real_spread": whole.spread, "asked_gbps": source.setting.step_bytes / fixed_step / 1e9,
         "tax_ms_per_decoded_gb": (real_step - fixed_step) * 1e3 / decoded if decoded else None,
-        **rates, **_where(counters), "counters": counters,
+        **rates, **_where(whole.at_rest), "counters": counters,
         "waits": counters["waits"], "waits_per_batch": counters["waits"] / max(1, counters["batches"]),
         "wait_seconds": counters["wait_seconds"], "fetching_share": whole.fetching, "cores": whole.cores,
         "synthetic_cores": statistics.fmean(b.cores for b in synthetic),
