@@ -136,7 +136,7 @@ def counters(pipe: Any = None) -> Any:
         processes can't be reached.
 
         Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of stores),
-        ``index_reads`` (of shards' indexes),
+        ``reads_gds`` (of these, by GPUDirect Storage), ``index_reads`` (of shards' indexes),
         ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
         ``chunks_read_again`` (since memory didn't keep them), ``evictions`` (for want of memory), ``nans_replaced`` (elements
         that `fillna` replaced, in all batches that were assembled: a dictionary with the outputs that it is for), ``batches`` and
@@ -148,6 +148,9 @@ def counters(pipe: Any = None) -> Any:
         that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
         The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
         ``device`` and ``dtypes`` (of its outputs; of those that hold bits of bfloat16 as uint16, ``bfloat16``).
+
+        Of remote stores: ``requests``, ``requests_bytes``, ``requests_retried`` (sent again after a failure) and
+        ``requests_hedged`` (second requests, since an answer took long).
 
         Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and
         ``cache_bytes`` that came from it. Of ``cache_dir`` the same (``cache_dir_hits`` ...; misses are of what memory lacked),

@@ -124,7 +124,7 @@ def zarr_reader(
         io, use_o_direct: How chunks of local stores are read: ``"auto"``, ``"posix"`` or ``"gds"``; past the page cache.
         io_threads: Threads that read local stores, or drive the requests to remote ones.
         io_concurrency: Requests to remote stores under way at a time.
-        decode_threads: Threads that decode on the CPU.
+        decode_threads: Threads that decode on the CPU. By default half of them decode what a GPU could.
 
     As every operator of DALI:
         device: Where batches are delivered.
