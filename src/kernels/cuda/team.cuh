@@ -26,8 +26,6 @@ class PerThread {
 
 template <uint32_t THREADS>
 struct Team {
-  static constexpr uint32_t kTeam = THREADS;
-
   template <class Step>
   DZ_HD void each(Step step) const {
 #ifdef __CUDA_ARCH__

@@ -4,7 +4,7 @@
 // Decoding is a chain of dependent table look-ups, so that a thread waits most of the time. Throughput comes from the
 // number of chains in flight: five for each block (four streams of literals, one of sequences), each of one thread. The tables take
 // shared memory, which bounds the number of blocks on a multiprocessor. A chain of sequences takes three times as long as one of
-// literals. So each kind has warps of its own, which hold memory for their own tables as long as they need them.
+// literals. So each kind has blocks of threads of its own, whose memory is free when the slowest of their warps ends.
 #pragma once
 #include "zstd_literals.cuh"
 #include "zstd_states.cuh"
@@ -123,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
 }
 
 #ifdef __CUDA_ARCH__
-static_assert(kZstdGroup == 8 && sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44128, "as src/zstd.rs of this crate says");
+static_assert(kZstdGroup == 8 && kZstdWarps == 8 && sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44128,
+              "ENTROPY_GROUP, ENTROPY_WARPS and ENTROPY_SHARED in src/zstd.rs of this crate");
 #endif
 #endif

@@ -256,6 +256,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
 #ifdef __CUDACC__
 // Warps that take a block of a frame, and sequences that a thread takes at once.
 constexpr uint32_t kZstdSequencesWarps = 4, kZstdSequencesEach = 8;
+static_assert(kZstdSequencesWarps == 4, "sequences() in src/zstd.rs of this crate");
 
 // Grid: n_work blocks of 32 * kZstdSequencesWarps threads, after dz_zstd_entropy with the same arguments.
 extern "C" __global__ void __launch_bounds__(32 * kZstdSequencesWarps)

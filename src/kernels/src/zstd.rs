@@ -222,11 +222,11 @@ impl Wave {
         self.workspace += u64::from(plan.workspace);
     }
 
-    /// Which of [`EXECUTE`] suits the number of frames: name and threads. The most threads a frame with which all frames
-    /// run at once, on a device with so many multiprocessors of 2048 threads.
-    pub fn execute_kernel(&self, multiprocessors: u32) -> (&'static str, u32) {
-        let room = u64::from(multiprocessors) * 2048;
-        let fits = |threads: u32| self.frames.len() as u64 * u64::from(threads) <= room;
-        EXECUTE.into_iter().find(|&(_, threads)| fits(threads)).unwrap_or(EXECUTE[EXECUTE.len() - 1])
+    /// Which of [`EXECUTE`] suits the number of frames, on a device with so many multiprocessors: the most threads a frame with which
+    /// all frames are done in two rounds. Each multiprocessor has the registers for 1024 threads of these kernels.
+    pub fn execute_kernel(&self, multiprocessors: u32) -> usize {
+        let room = u64::from(multiprocessors) * 2 * 1024;
+        let fits = |&(_, threads): &(&str, u32)| self.frames.len() as u64 * u64::from(threads) <= room;
+        EXECUTE.iter().position(fits).unwrap_or(EXECUTE.len() - 1)
     }
 }

@@ -382,7 +382,8 @@ By default ``128``. They take no threads, but memory of `host_memory_limit` each
                                nullptr)
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 
-By default it follows from the number of CPU cores, of which each process that torchrun starts has its part.)",
+By default there is one for each CPU core, of which each process that torchrun starts has its part. No more than half of
+these decode at a time what the GPU could decode. A given number is for all.)",
                                nullptr);
 }
 

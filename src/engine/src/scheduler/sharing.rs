@@ -78,8 +78,9 @@ impl Sharing {
         self.on && waiting > self.reserve
     }
 
-    /// All batches that memory allows are finished and wait.
+    /// All batches that memory allows are finished and wait. A burst has done what it was for.
     pub fn queue_is_full(&mut self) {
+        self.burst = false;
         if !self.on && self.max_waiting >= MIN_WAITING {
             self.on = true;
             (self.reserve, self.taken, self.floor_left) = (self.max_waiting / 2, 0, 0);
@@ -128,9 +129,10 @@ impl Sharing {
         self.on && self.tasks < self.max_tasks
     }
 
-    /// The CPU begins to decode a chunk.
-    pub fn begin(&mut self) {
+    /// The CPU begins to decode a chunk; `all`: no other waits, so that nothing is left for a burst.
+    pub fn begin(&mut self, all: bool) {
         self.tasks += 1;
+        self.burst &= !all;
     }
 
     /// The CPU has decoded a chunk, or failed to.
@@ -237,6 +239,19 @@ mod tests {
         assert!(!sharing.gpu_decodes(4));
         sharing.ended(3);
         assert!(sharing.gpu_decodes(4));
+    }
+
+    #[test]
+    fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
+        let mut sharing = Sharing::new(8, 8);
+        sharing.queue_is_full();
+        assert!(sharing.gpu_decodes(4) && sharing.gpu_decodes(5));
+        sharing.begin(false);
+        assert!(sharing.gpu_decodes(5), "other chunks wait");
+        sharing.begin(true);
+        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4));
+        sharing.queue_is_full();
+        assert!(!sharing.gpu_decodes(8));
     }
 
     #[test]

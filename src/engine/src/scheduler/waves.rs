@@ -107,7 +107,7 @@ impl Waves {
     /// A decode thread takes the chunk that [`Self::next_shared`] gave.
     pub fn begin_shared(&mut self) {
         self.encoded.pop();
-        self.sharing.begin();
+        self.sharing.begin(self.encoded.len() == 0);
     }
 
     /// The wave of a lane ended.
@@ -158,7 +158,7 @@ impl Waves {
         Some((lane, wave))
     }
 
-    /// Whether a wave should begin, of which the GPU decodes nothing and to which more could be added. `chunks` wait for it.
+    /// Whether what needs no decoding is enough for a wave, to which more could be added. `chunks` wait for it.
     fn copies_are_due(&self, chunks: usize, now: Surroundings) -> bool {
         let enough = self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
             || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()));

@@ -1,7 +1,7 @@
 //! The decoder of zstd frames against the reference implementation's encoder and decoder, and against damage.
 
 use dali_zarr_kernels::host;
-use dali_zarr_kernels::zstd::Wave;
+use dali_zarr_kernels::zstd::{EXECUTE, Wave};
 use dali_zarr_kernels::zstd_plan::plan;
 use zstd_safe::{CCtx, CParameter};
 
@@ -190,10 +190,11 @@ fn many_frames_in_a_wave() {
     for ((frame, data), out) in frames.iter().zip(&samples).zip(&mut outputs) {
         wave.push(&plan(frame, data.len()).unwrap(), frame.as_ptr() as u64, out.as_mut_ptr() as u64);
     }
-    assert_eq!(wave.execute_kernel(132).1, 1024);
-    assert_eq!(wave.execute_kernel(19).1, 256);
-    assert_eq!(wave.execute_kernel(4).1, 128);
-    assert_eq!(wave.execute_kernel(1).1, 128);
+    let threads = |multiprocessors| EXECUTE[wave.execute_kernel(multiprocessors)].1;
+    assert_eq!(threads(132), 1024);
+    assert_eq!(threads(19), 256);
+    assert_eq!(threads(4), 128);
+    assert_eq!(threads(1), 128);
     // SAFETY: plans, frames and outputs belong together, and all of them are alive.
     let results = unsafe { host::zstd(&wave) };
     for ((out, data), result) in outputs.iter().zip(&samples).zip(results) {

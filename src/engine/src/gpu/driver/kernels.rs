@@ -316,8 +316,8 @@ impl Module {
             argument(&mut sizes),
             argument(&mut statuses),
         ];
-        let (name, threads) = wave.execute_kernel(self.device.multiprocessors() as u32);
-        let which = EXECUTE.iter().position(|(n, _)| *n == name).unwrap_or(0);
+        let which = wave.execute_kernel(self.device.multiprocessors() as u32);
+        let (name, threads) = EXECUTE[which];
         let grid = Grid { blocks: wave.frames.len() as u32, threads, shared: 0 };
         // SAFETY: the arguments are those of dz_zstd_execute_*; the caller vouches for the addresses.
         unsafe { self.launch(name, self.zstd_execute[which], stream, grid, &mut arguments) }
