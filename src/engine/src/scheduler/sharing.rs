@@ -4,8 +4,9 @@
 //! decode in time, and that in few large waves. The number of finished batches that wait for the consumer tells:
 //! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps. What is
 //!   decoded waits for a whole batch, if memory has room ([`waves`](super::waves)).
-//! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. No other burst begins
-//!   before it has ended: a wave takes nearly as long for few chunks as for many, so few large ones take less of the GPU.
+//! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. It ends when nothing
+//!   that was read waits, or the queue is full, and its waves have ended. No other burst begins before: a wave takes nearly as long for
+//!   few chunks as for many, so few large ones take less of the GPU.
 //! - The reserve must last until a burst ends. It is doubled when no batch is left, and lowered slowly while batches are
 //!   left: multiplicative increase, additive decrease, with a floor that remembers for a time what was too low.
 //!
