@@ -29,7 +29,8 @@ pub(crate) struct FetchPool {
 
 impl FetchPool {
     /// Starts the threads and the tasks' limiter. Nothing is started for a kind of store that the dataset does not
-    /// have. With `lanes`, each thread gets a copy stream to their device.
+    /// have. With `lanes`, each thread gets a copy stream to their device. In the `background` the threads leave the cores to those
+    /// of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
@@ -45,7 +46,7 @@ impl FetchPool {
         let runtime = remote.filter_map(|s| s.runtime()).next().cloned();
         Ok(Self {
             threads: Threads::new(if local { threads } else { 0 }, background, lanes, shared)?,
-            requests: runtime.map(|runtime| Requests::new(runtime, requests, shared)).transpose()?,
+            requests: runtime.map(|runtime| Requests::new(runtime, requests, background, shared)).transpose()?,
             shared: shared.clone(),
         })
     }

@@ -32,11 +32,12 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// At most `max_requests` requests are under way at a time.
+    /// At most `max_requests` requests are under way at a time. In the `background` the threads that look in the cache leave the cores
+    /// to those of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread.
-    pub fn new(runtime: Arc<Runtime>, max_requests: usize, shared: &Shared) -> Result<Self> {
+    pub fn new(runtime: Arc<Runtime>, max_requests: usize, background: bool, shared: &Shared) -> Result<Self> {
         let limiter = Arc::new(RequestLimiter::new(max_requests));
         let tasks = Arc::new(Tasks { runtime, shared: shared.clone(), limiter, running: Mutex::default() });
         let looking = |cache: &Arc<Cache>| {
@@ -44,7 +45,7 @@ impl Requests {
                 let tasks = Arc::clone(&tasks);
                 Ok(move |reads| tasks.look(&reads))
             };
-            Workers::new("cached", cache.threads, false, shared, body)
+            Workers::new("cached", cache.threads, background, shared, body)
         };
         Ok(Self { cache_threads: shared.cache.as_ref().map(looking).transpose()?, tasks })
     }
