@@ -81,7 +81,8 @@ static_assert(kMaxSequences < kSymbols, "one may be subtracted for each sequence
 
 DZ_HD const uint8_t* source(const Frame& f) { return reinterpret_cast<const uint8_t*>(f.src); }
 
-// Each fits in its field. The offset's field lies in the upper word alone, which takes fewer instructions than a shift of 64 bits.
+// Means something only if each fits in its field. The offset's field lies in the upper word alone, and is shifted there: a
+// shift of 64 bits takes more instructions.
 DZ_HD uint64_t pack(uint32_t literals, uint32_t output, uint32_t offset) {
   return (uint64_t(offset << (2 * kCountBits - 32)) << 32 | literals) + (uint64_t(output) << kCountBits);
 }

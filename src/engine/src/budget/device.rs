@@ -1,9 +1,10 @@
 //! How device memory is divided: outputs of batches, lanes that decode waves, and slots for decoded chunks.
 //!
 //! A stream takes the same time however many are decoded beside it, until the GPU is full ([`super::rates`]). So throughput is
-//! decoded bytes in flight for each second that a wave takes. [`Shape::rate`] is this model. It was within 6 % of what was measured of 60
-//! shapes of five stores, with the kernels of that time. The division is the shape that gives most, of all shapes that fit. The shapes don't depend on the limit, so
-//! more memory never gives less, and of shapes that give the same the smallest is taken: what isn't used isn't reserved.
+//! decoded bytes in flight for each second that a wave takes. [`Shape::rate`] is this model. It was within 6 % of what was
+//! measured of 60 shapes of five stores, with the kernels of that time. The division is the shape that gives most, of all
+//! shapes that fit. The shapes don't depend on the limit, so more memory never gives less, and of shapes that give the same the
+//! smallest is taken: what isn't used isn't reserved.
 
 use super::needs::{DeviceNeeds, MAX_WINDOW, Needs, too_small};
 use super::rates::WaveTime;
