@@ -54,13 +54,13 @@ def end_workers() -> None:
 class Bars:
     """One model, and the bars of a process with it. ``most`` batches are for several processes, which must take equally many."""
 
-    def __init__(self, size: Size, rank: int = 0, ranks: int = 1, most: int | None = None):
+    def __init__(self, size: Size, rank: int = 0, ranks: int = 1, most: int | None = None, cuda_graph: bool = False):
         import torch
         from model import trainer
 
         self.size, self.rank, self.ranks, self.most = size, rank, ranks, most
         self.device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
-        self.step, self.wait = trainer(size, self.device, ranks), gpu_wait()
+        self.step, self.wait = trainer(size, self.device, ranks, cuda_graph), gpu_wait()
         # Libraries choose their kernels in the first steps.
         self.synthetic = self._rate(trained(synthetic(size, self.device), self.step), 10)
 
@@ -83,12 +83,13 @@ class Bars:
 
 
 def main() -> None:
-    args = arguments(__doc__)
+    args = arguments(__doc__, lambda parser: parser.add_argument(
+        "--cuda-graph", action="store_true", help="a training step is one CUDA graph, which the host launches at once"))
     paths = prepare(args.data, args.size)
     bars: list[Bars] = []
 
     def measure(loader: str, store: str) -> dict[str, Any]:
-        bars[:] = bars or [Bars(args.size)]
+        bars[:] = bars or [Bars(args.size, cuda_graph=args.cuda_graph)]
         return bars[0].measure(loader, paths[store])
 
     compare(args, __file__, WAYS, measure, study={"real": 52, "synthetic": 558})

@@ -166,6 +166,7 @@ def compare(
     name, rows, began = Path(script).stem, [], time.monotonic()
     same = ["--data", str(args.data), "--size", args.size_name, "--seconds", str(args.size.seconds)]
     same += ["--disk", str(args.disk)] if getattr(args, "disk", None) else []
+    same += ["--cuda-graph"] if getattr(args, "cuda_graph", False) else []
     for way in args.ways or ways:
         stores = ways[way]
         left = args.budget - (time.monotonic() - began)

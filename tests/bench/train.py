@@ -134,8 +134,6 @@ class Runs:
         self.device = torch.device("cuda", self.ranks.local) if cuda else torch.device("cpu")
         if not cuda and (args.cuda_graphs or args.high_priority_stream or args.profile):
             raise SystemExit("--cuda-graphs, --high-priority-stream and --profile need a GPU")
-        if args.cuda_graphs and self.ranks.world > 1:
-            raise SystemExit("--cuda-graphs: expected one process, since gradients are averaged outside of the graph")
         if cuda:
             torch.cuda.set_device(self.device)
             torch.backends.cudnn.benchmark = True
@@ -200,7 +198,7 @@ class Runs:
             )[0].as_dict())
         trainer, fixed = Trainer(ModelSpec(**found), setting), synthetic(setting)
         trainer.warm_up(fixed())
-        step = self.ranks.largest(step_seconds(trainer, fixed, self.args.seconds_per_bar / 4))
+        step = self.ranks.largest(step_seconds(trainer, fixed, self.args.seconds_per_bar / 4, self.ranks.largest))
         self.results["models"][demand] = {
             "spec": found, "weights": trainer.weights, "step_ms": step * 1e3, "wanted_gbps": gbps * self.args.demand_scale,
             "asked_gbps": setting.step_bytes / step / 1e9, "dtype": str(setting.dtype).removeprefix("torch."),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
@@ -90,6 +91,18 @@ class Setting:
         return self.batch_size * self.sample_bytes * (2 if self.pairs else 1)
 
 
+def _flat_gradients(net: torch.nn.Module) -> torch.Tensor:
+    """One tensor whose parts are the gradients of all parameters. Its mean over processes can be captured in a CUDA graph."""
+    parameters = list(net.parameters())
+    flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+    at = 0
+    for p in parameters:
+        # Like the parameter in memory, as the optimizer wants it.
+        p.grad = flat[at : at + p.numel()].as_strided(p.shape, p.stride())
+        at += p.numel()
+    return flat
+
+
 class Trainer:
     """One model with its optimizer. :meth:`step` trains on a batch and never waits for the GPU."""
 
@@ -99,7 +112,10 @@ class Trainer:
         torch.manual_seed(0)
         net = UNet(setting.channels, spec).to(device, dtype, memory_format=torch.channels_last)
         self.weights = sum(p.numel() for p in net.parameters())
-        if setting.distributed:
+        self.gradients: torch.Tensor | None = None
+        if setting.distributed and setting.cuda_graphs:
+            self.gradients = _flat_gradients(net)
+        elif setting.distributed:
             from torch.nn.parallel import DistributedDataParallel
 
             ids = [device.index] if device.type == "cuda" else None
@@ -120,8 +136,13 @@ class Trainer:
         now = self._normal(batch[0])
         target = self._normal(batch[1]) if self.setting.pairs else now
         loss = F.mse_loss(self.net(now), target)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        if self.gradients is None:
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        else:
+            self.gradients.zero_()
+            loss.backward()
+            dist.all_reduce(self.gradients, dist.ReduceOp.AVG)
         self.optimizer.step()
         self.loss.copy_(loss.detach())
 
@@ -155,7 +176,8 @@ class Trainer:
                 self._step(self.inputs)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):
+        # Other threads, as NCCL's, may call the driver meanwhile.
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             self._step(self.inputs)
         here.wait_stream(stream)
 
@@ -180,8 +202,11 @@ def synthetic(setting: Setting, count: int = 3) -> Callable[[], list[torch.Tenso
     return fetch
 
 
-def step_seconds(trainer: Trainer, fetch: Callable[[], list[torch.Tensor]], seconds: float) -> float:
-    """Seconds of a step on synthetic data, of as many as fit the time, at least four."""
+def step_seconds(
+    trainer: Trainer, fetch: Callable[[], list[torch.Tensor]], seconds: float, agree: Callable[[float], float] = float
+) -> float:
+    """Seconds of a step on synthetic data, of as many as fit the time, at least four. Processes that average gradients must
+    ``agree`` on one number of steps."""
 
     def timed(steps: int) -> float:
         cuda = trainer.setting.device.type == "cuda"
@@ -194,7 +219,7 @@ def step_seconds(trainer: Trainer, fetch: Callable[[], list[torch.Tensor]], seco
             torch.cuda.synchronize()
         return (time.perf_counter() - begin) / steps
 
-    return timed(max(4, min(400, round(seconds / timed(2)))))
+    return timed(max(4, min(400, round(seconds / agree(timed(2))))))
 
 
 def calibrate(start: ModelSpec, setting: Setting, gbps: float, seconds: float) -> tuple[ModelSpec, float]:
