@@ -21,6 +21,7 @@ pub(crate) use workers::{Workers, spawn};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
@@ -55,12 +56,21 @@ pub(crate) enum Event {
     Wave(WaveDone),
     /// The host lent device memory.
     Lent(DeviceBuffers),
-    /// The host took a batch.
-    Taken,
+    /// The consumer took a batch.
+    Taken(Take),
     /// A thread died.
     Died(Error),
     /// The reader is being dropped.
     Stop,
+}
+
+/// How the consumer took a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Take {
+    /// How long it waited for the batch; zero if one was finished when it asked.
+    pub waited: Duration,
+    /// Since it took the batch before.
+    pub interval: Duration,
 }
 
 /// What all threads of one reader share.

@@ -22,7 +22,7 @@ mod tests_faults;
 mod tests_oversized;
 mod times;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ use crate::gpu::driver;
 use crate::io::FetchPool;
 pub use crate::memory::HostBuffer;
 use crate::memory::Machine;
-use crate::messages::{Event, Shared, spawn};
+use crate::messages::{Event, Shared, Take, spawn};
 use crate::nvtx;
 use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
@@ -86,6 +86,8 @@ pub struct Reader {
     scheduler: Option<JoinHandle<()>>,
     stats: Arc<Stats>,
     progress: Progress,
+    /// When the last batch was taken.
+    taken: Mutex<Instant>,
 }
 
 impl Reader {
@@ -222,6 +224,7 @@ impl Reader {
             scheduler: Some(scheduler),
             stats,
             progress,
+            taken: Mutex::new(Instant::now()),
         })
     }
 
@@ -296,6 +299,7 @@ impl Reader {
     /// Those of [`Self::next_batch`] and of `go_on`.
     pub fn next_batch_while(&self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Batch> {
         self.progress.start();
+        let mut waited = Duration::ZERO;
         let finished = match self.finished.try_recv() {
             Ok(finished) => finished,
             Err(_) => {
@@ -303,12 +307,16 @@ impl Reader {
                 let _range = nvtx::range(c"dali_zarr wait");
                 let start = Instant::now();
                 let finished = self.wait(go_on);
-                Stats::time(&self.stats.wait_ns, start.elapsed());
+                waited = start.elapsed();
+                Stats::time(&self.stats.wait_ns, waited);
                 finished?
             }
         };
         self.progress.advance();
-        self.events.send(Event::Taken).map_err(|_| stopped())?;
+        let now = Instant::now();
+        let before = std::mem::replace(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner), now);
+        let take = Take { waited, interval: now.saturating_duration_since(before) };
+        self.events.send(Event::Taken(take)).map_err(|_| stopped())?;
         finished
     }
 

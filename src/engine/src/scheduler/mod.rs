@@ -290,15 +290,13 @@ impl Scheduler {
                 self.completed(outcomes, &served, &pinned);
             }
             Event::Lent(buffers) => self.batches.lend(buffers),
-            Event::Taken => {
+            Event::Taken(take) => {
                 self.batches.taken();
                 let sharing = &mut self.waves.sharing;
-                sharing.taken(self.batches.untaken());
-                if sharing.cpu_helps() {
-                    let stats = &self.shared.stats;
-                    Stats::add(&stats.batches_shared, 1);
-                    stats.shared_reserve.store(sharing.reserve() as u64, Ordering::Relaxed);
-                }
+                sharing.taken(take);
+                let stats = &self.shared.stats;
+                Stats::add(&stats.batches_shared, u64::from(sharing.cpu_helps()));
+                stats.shared_reserve.store(sharing.reserve() as u64, Ordering::Relaxed);
             }
             Event::Died(e) => self.breaks(e),
             Event::Stop => {}

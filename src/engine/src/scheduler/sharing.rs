@@ -4,17 +4,21 @@
 //! decode in time, and that in few large waves. The number of finished batches that wait for the consumer tells:
 //! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps. What is
 //!   decoded waits for a whole batch, if memory has room ([`waves`](super::waves)).
-//! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. It ends when nothing
-//!   that was read waits, or the queue is full, and its waves have ended. No other burst begins before: a wave takes nearly as long for
-//!   few chunks as for many, so few large ones take less of the GPU.
-//! - The reserve must last until a burst ends. It is doubled when no batch is left, and lowered slowly while batches are
-//!   left: multiplicative increase, additive decrease, with a floor that remembers for a time what was too low.
+//! - When no more than the reserve wait, a *burst* of waves takes what was read, and the queue is filled again. The last chunks are left
+//!   to the CPU, whose cores would be idle until more is read. A burst ends when nothing is left for it, or the queue is full, and its
+//!   waves have ended. No other one begins before: a wave takes nearly as long for few chunks as for many, so few large ones take
+//!   less of the GPU.
+//! - The reserve must last until a burst ends. It is raised when the consumer was late, and lowered slowly while it isn't:
+//!   multiplicative increase, additive decrease, with a floor that remembers for a time what was too low. A consumer with a queue of
+//!   its own, as DALI is, isn't late when it waits for less than a batch lasts. It is when it waits longer than it worked.
 //!
 //! A consumer that takes batches as fast as they come leaves none waiting, whatever the reserve. Then the GPU decodes everything: the
 //! CPU's share would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows
 //! are finished. No constant here depends on the speed of a machine: the counts are in batches.
 
 use std::collections::BTreeSet;
+
+use crate::messages::Take;
 
 /// Decides which chunks the CPU decodes for the GPU, and when the GPU decodes.
 #[derive(Debug)]
@@ -31,14 +35,19 @@ pub(super) struct Sharing {
     /// The reserve isn't lowered below this while `floor_left` is above zero.
     floor: usize,
     floor_left: usize,
-    /// Batches that were taken since the reserve was changed.
+    /// Batches that were taken since the reserve was changed, and how late they were: the sum of the shares of the time from one to the
+    /// next that the consumer waited.
     taken: usize,
+    late: f64,
     /// Whether a burst goes on: not all that was read has been launched.
     burst: bool,
     /// The lanes that decode.
     decoding: BTreeSet<usize>,
 }
 
+/// The reserve is raised when batches were so late: one that came long after it was asked for, or some for which the consumer waited
+/// as long as it worked.
+const RAISE_AFTER: f64 = 0.9;
 /// The reserve is lowered after so many times `max_waiting` batches.
 const LOWER_AFTER: usize = 2;
 /// A floor is forgotten after so many times `max_waiting` batches.
@@ -59,6 +68,7 @@ impl Sharing {
             floor: 0,
             floor_left: 0,
             taken: 0,
+            late: 0.0,
             burst: false,
             decoding: BTreeSet::new(),
         }
@@ -84,27 +94,32 @@ impl Sharing {
         self.burst = false;
         if !self.on && self.max_waiting >= MIN_WAITING {
             self.on = true;
-            (self.reserve, self.taken, self.floor_left) = (self.max_waiting / 2, 0, 0);
+            self.floor_left = 0;
+            self.set_reserve(self.max_waiting / 4);
         }
     }
 
-    /// The consumer took a batch, and `waiting` finished ones are left.
-    pub fn taken(&mut self, waiting: usize) {
+    fn set_reserve(&mut self, reserve: usize) {
+        (self.reserve, self.taken, self.late) = (reserve, 0, 0.0);
+    }
+
+    /// The consumer took a batch.
+    pub fn taken(&mut self, take: Take) {
         if !self.on {
             return;
         }
         self.taken += 1;
+        self.late += take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9);
         self.floor_left = self.floor_left.saturating_sub(1);
         let highest = self.max_waiting - 2;
-        if waiting == 0 && self.reserve >= highest {
+        if self.late > RAISE_AFTER && self.reserve >= highest {
             self.on = false;
-        } else if waiting == 0 {
-            (self.floor, self.floor_left) = ((2 * self.reserve + 1).min(highest), FORGET_AFTER * self.max_waiting);
-            (self.reserve, self.taken) = (self.floor, 0);
+        } else if self.late > RAISE_AFTER {
+            (self.floor, self.floor_left) = ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
+            self.set_reserve(self.floor);
         } else if self.taken >= LOWER_AFTER * self.max_waiting {
             let floor = if self.floor_left > 0 { self.floor } else { 1 };
-            self.reserve = self.reserve.saturating_sub(1 + self.reserve / 4).max(floor);
-            self.taken = 0;
+            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(floor));
         }
     }
 
@@ -114,7 +129,13 @@ impl Sharing {
         !self.on || self.burst || waiting == 0
     }
 
-    /// A wave that decodes was launched on a lane; `all`: it took all that was read.
+    /// How many of `encoded` chunks that were read a burst leaves to the CPU, while `waiting` finished batches wait: the last ones,
+    /// so that decode threads have work while it goes on, and until more is read.
+    pub fn left_to_cpu(&self, encoded: usize, waiting: usize) -> usize {
+        if self.cpu_helps() && waiting > 0 { (2 * self.max_tasks).min(encoded / 2) } else { 0 }
+    }
+
+    /// A wave that decodes was launched on a lane; `all`: nothing is left for another one.
     pub fn launched(&mut self, lane: usize, all: bool) {
         self.decoding.insert(lane);
         self.burst &= !all;
@@ -149,7 +170,15 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// The consumer waited for so long, and worked for so long before.
+    fn take(waited: u32, worked: u32) -> Take {
+        let [waited, worked] = [waited, worked].map(|n| n * Duration::from_millis(8));
+        Take { waited, interval: waited + worked }
+    }
 
     /// A reader and a consumer in batches: the CPU finishes `cpu` batches for each one that is taken, and a burst of the GPU,
     /// when it may, fills the queue after `latency` more were taken. Returns the batches that the GPU decoded, its bursts, and how
@@ -157,7 +186,7 @@ mod tests {
     fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
         let mut sharing = Sharing::new(8, max_waiting);
         let (mut waiting, mut wave) = (max_waiting as f64, None);
-        let (mut by_gpu, mut bursts, mut empty) = (0.0, 0, 0);
+        let (mut by_gpu, mut bursts, mut empty, mut waits) = (0.0, 0, 0, 0);
         sharing.queue_is_full();
         for round in 0..2 * rounds {
             if round == rounds {
@@ -166,10 +195,11 @@ mod tests {
             if waiting < 1.0 {
                 // The consumer waits for the burst.
                 wave = Some(0);
+                waits += 1;
             } else {
                 waiting -= 1.0;
-                sharing.taken(waiting as usize);
-                empty += usize::from(waiting < 1.0);
+                sharing.taken(take(waits, 1));
+                empty += std::mem::take(&mut waits) as usize;
             }
             if sharing.on {
                 waiting = (waiting + cpu).min(max_waiting as f64);
@@ -216,14 +246,14 @@ mod tests {
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
         let mut sharing = Sharing::new(8, 8);
         assert!(!sharing.on && sharing.gpu_decodes(8));
-        (0..100).for_each(|_| sharing.taken(0));
+        (0..100).for_each(|_| sharing.taken(take(1, 0)));
         assert!(!sharing.on);
         sharing.launched(0, true);
         sharing.ended(0);
         sharing.queue_is_full();
         assert!(sharing.on && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
-        assert!(sharing.has_time(5) && !sharing.has_time(4), "the reserve is half of them");
-        (0..3).for_each(|_| sharing.taken(0));
+        assert!(sharing.has_time(3) && !sharing.has_time(2), "the reserve is a quarter of them");
+        (0..4).for_each(|_| sharing.taken(take(1, 0)));
         assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes() && !sharing.has_time(8));
     }
 
@@ -231,26 +261,26 @@ mod tests {
     fn one_burst_at_a_time_unless_no_batch_waits() {
         let mut sharing = Sharing::new(8, 8);
         sharing.queue_is_full();
-        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4) && sharing.gpu_decodes(5), "until all is launched");
+        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2) && sharing.gpu_decodes(3), "until all is launched");
         sharing.launched(2, false);
-        assert!(sharing.gpu_decodes(4));
+        assert!(sharing.gpu_decodes(2));
         sharing.launched(3, true);
-        assert!(!sharing.gpu_decodes(4) && sharing.gpu_decodes(0));
+        assert!(!sharing.gpu_decodes(2) && sharing.gpu_decodes(0));
         sharing.ended(2);
-        assert!(!sharing.gpu_decodes(4));
+        assert!(!sharing.gpu_decodes(2));
         sharing.ended(3);
-        assert!(sharing.gpu_decodes(4));
+        assert!(sharing.gpu_decodes(2));
     }
 
     #[test]
     fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
         let mut sharing = Sharing::new(8, 8);
         sharing.queue_is_full();
-        assert!(sharing.gpu_decodes(4) && sharing.gpu_decodes(5));
+        assert!(sharing.gpu_decodes(2) && sharing.gpu_decodes(3));
         sharing.begin(false);
-        assert!(sharing.gpu_decodes(5), "other chunks wait");
+        assert!(sharing.gpu_decodes(3), "other chunks wait");
         sharing.begin(true);
-        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4));
+        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2));
         sharing.queue_is_full();
         assert!(!sharing.gpu_decodes(8));
     }
@@ -260,7 +290,7 @@ mod tests {
         let mut sharing = Sharing::new(0, 8);
         sharing.queue_is_full();
         assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
-        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4));
+        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2));
     }
 
     #[test]

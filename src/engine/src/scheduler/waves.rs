@@ -134,7 +134,8 @@ impl Waves {
     pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
         let lane = *self.idle.last()?;
         let gpu_decodes = self.sharing.gpu_decodes(now.untaken);
-        let encoded = if gpu_decodes { self.encoded.len() } else { 0 };
+        let left = self.sharing.left_to_cpu(self.encoded.len(), now.untaken);
+        let encoded = if gpu_decodes { self.encoded.len() - left } else { 0 };
         let chunks = self.decoded.len() + encoded;
         if chunks == 0 && now.ready_uses == 0 {
             return None;
@@ -143,17 +144,18 @@ impl Waves {
         let starving = self.all_idle() && now.untaken == 0;
         let launch_now = starving
             || self.copies_are_due(chunks, now)
-            || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
+            // Those that are left to the CPU don't fill it.
+            || (encoded > 0 && encoded * self.encoded.decoded >= self.encoded.len() * self.limits.decoded)
             || chunks >= self.limits.chunks
             // What the CPU decodes in the GPU's place doesn't fill a wave.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
         if more_comes && !launch_now {
             return None;
         }
-        let wave = self.take(gpu_decodes);
+        let wave = self.take(encoded);
         self.idle.pop();
         if wave.iter().any(|chunk| chunk.content == Content::Encoded) {
-            self.sharing.launched(lane, self.encoded.len() == 0);
+            self.sharing.launched(lane, self.encoded.len() <= left);
         }
         Some((lane, wave))
     }
@@ -168,13 +170,13 @@ impl Waves {
         enough && (!may_wait || now.ready_uses + self.decoded.uses >= now.batch_uses)
     }
 
-    /// As many of the waiting chunks as fit, and at least one. Those that are only copied come first.
-    fn take(&mut self, gpu_decodes: bool) -> Vec<Waiting> {
+    /// As many of the waiting chunks as fit, and at least one. Those that are only copied come first, then at most `encoded` others.
+    fn take(&mut self, mut encoded: usize) -> Vec<Waiting> {
         let mut wave = Vec::new();
         let (mut copied, mut decoded) = (0, 0);
         loop {
-            let encoded = self.encoded.chunks.front().filter(|_| gpu_decodes);
-            let Some(chunk) = self.decoded.chunks.front().or(encoded).copied() else { break };
+            let next = self.encoded.chunks.front().filter(|_| encoded > 0);
+            let Some(chunk) = self.decoded.chunks.front().or(next).copied() else { break };
             // Large decoded chunks are copied straight to their slots.
             let staged = match chunk.content {
                 Content::Decoded if chunk.decoded >= DIRECT_COPY => 0,
@@ -189,7 +191,10 @@ impl Waves {
             }
             match chunk.content {
                 Content::Decoded => self.decoded.pop(),
-                Content::Encoded => self.encoded.pop(),
+                Content::Encoded => {
+                    encoded -= 1;
+                    self.encoded.pop()
+                }
             };
             (copied, decoded) = (copied + staged, decoded + on_gpu);
             wave.push(chunk);
@@ -267,7 +272,7 @@ mod tests {
         assert_eq!(handles(waves.next(Surroundings { ready_uses: EAGER_USES, ..few })), Some(vec![]));
     }
 
-    /// Two lanes. 8 batches may wait, and the reserve is 4 of them.
+    /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
     fn waves_with_time() -> Waves {
         let mut waves =
             Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(8, 8));
@@ -295,10 +300,23 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_leaves_the_last_chunks_to_the_cpu_while_a_batch_waits() {
+        let mut waves = waves_with_time();
+        (0..64).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
+        let now = Surroundings { untaken: 2, ..QUIET };
+        assert_eq!(handles(waves.next(now)), Some((0..48).collect()), "two for each of eight tasks");
+        assert_eq!(handles(waves.next(now)), None, "the burst has ended");
+        waves.begin_shared();
+        waves.ended(0);
+        assert_eq!(handles(waves.next(now)), Some((49..57).collect()), "few are halved");
+        assert_eq!(handles(waves.next(Surroundings { untaken: 0, ..now })), Some((57..64).collect()), "no batch waits");
+    }
+
+    #[test]
     fn a_wave_waits_for_no_whole_batch_where_that_costs_time() {
         let reading = Surroundings { reads: 1, untaken: 5, ready_uses: 1, ..QUIET };
         let urgent = [
-            ("the reserve is reached", Surroundings { untaken: 4, ..reading }),
+            ("the reserve is reached", Surroundings { untaken: 2, ..reading }),
             ("no batch waits", Surroundings { untaken: 0, ..reading }),
             ("a read waits for memory", Surroundings { short_of_memory: true, ..reading }),
         ];

@@ -12,6 +12,7 @@ pub(crate) mod rehearsal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -21,7 +22,7 @@ use crate::chunk_index::{ChunkIndex, Plan, ShardId};
 use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
 use crate::memory::{Lease, Pool, Span};
-use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Task, Upload, Wave, WaveLimits};
+use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
 use crate::scheduler::{Block, Finished, Rules, Scheduler, Setup};
 
 /// The memory and the workers of a simulated reader.
@@ -147,6 +148,8 @@ pub(crate) struct Simulation {
     finished: Receiver<Finished>,
     /// Since the beginning, in nanoseconds.
     now: u64,
+    /// When the consumer took a batch last.
+    taken: u64,
     /// By the time when it ends. Work that ends at the same time ends in the order in which it began.
     under_way: BTreeMap<(u64, u64), SimulatedWork>,
     number: u64,
@@ -186,6 +189,7 @@ impl Simulation {
             handed_out,
             finished,
             now: 0,
+            taken: 0,
             under_way: BTreeMap::new(),
             number: 0,
         };
@@ -217,13 +221,20 @@ impl Simulation {
     /// # Errors
     /// If the scheduler breaks a promise, or waits though nothing is under way.
     pub fn next_batch(&mut self, world: &mut impl World) -> Result<Finished> {
+        // Since when the consumer waits.
+        let mut asked = None;
         loop {
             self.act(world)?;
             let idle = self.under_way.is_empty();
-            if (idle || world.takes_now())
+            if idle || world.takes_now() {
+                asked.get_or_insert(self.now);
+            }
+            if let Some(asked) = asked
                 && let Ok(finished) = self.finished.try_recv()
             {
-                self.scheduler.handle(Event::Taken);
+                let before = std::mem::replace(&mut self.taken, self.now);
+                let [waited, interval] = [asked, before].map(|since| Duration::from_nanos(self.now - since));
+                self.scheduler.handle(Event::Taken(Take { waited, interval }));
                 if let Ok(batch) = &finished
                     && let Some(id) = batch.buffers
                 {
