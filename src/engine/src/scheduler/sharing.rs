@@ -14,7 +14,8 @@
 //!
 //! A consumer that takes batches as fast as they come leaves none waiting, whatever the reserve. Then the GPU decodes everything: the
 //! CPU's share would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows
-//! are finished. No constant here depends on the speed of a machine: the counts are in batches.
+//! are finished. Where several batches need the same chunk, they are finished together, and a fast consumer finds all of them, then none.
+//! So after it was late, it must not be for a time. No constant here depends on the speed of a machine: the counts are in batches.
 
 use std::collections::BTreeSet;
 
@@ -39,16 +40,20 @@ pub(super) struct Sharing {
     /// next that the consumer waited.
     taken: usize,
     late: f64,
+    /// Batches in a row that weren't late since it was on; `None` if it was never turned off.
+    calm: Option<usize>,
     /// Whether a burst goes on: not all that was read has been launched.
     burst: bool,
     /// The lanes that decode.
     decoding: BTreeSet<usize>,
 }
 
+/// A batch was late if the consumer waited for it for more than this share of the time since the one before.
+const LATE: f64 = 0.5;
 /// The reserve is raised when batches were so late: one that came long after it was asked for, or some for which the consumer waited
 /// as long as it worked.
 const RAISE_AFTER: f64 = 0.9;
-/// The reserve is lowered after so many times `max_waiting` batches.
+/// The reserve is lowered after so many times `max_waiting` batches; and so many must not be late before it is on again.
 const LOWER_AFTER: usize = 2;
 /// A floor is forgotten after so many times `max_waiting` batches.
 const FORGET_AFTER: usize = 32;
@@ -69,6 +74,7 @@ impl Sharing {
             floor_left: 0,
             taken: 0,
             late: 0.0,
+            calm: None,
             burst: false,
             decoding: BTreeSet::new(),
         }
@@ -92,7 +98,7 @@ impl Sharing {
     /// All batches that memory allows are finished and wait. A burst has done what it was for.
     pub fn queue_is_full(&mut self) {
         self.burst = false;
-        if !self.on && self.max_waiting >= MIN_WAITING {
+        if !self.on && self.max_waiting >= MIN_WAITING && self.calm.is_none_or(|calm| calm >= LOWER_AFTER * self.max_waiting) {
             self.on = true;
             self.floor_left = 0;
             self.set_reserve(self.max_waiting / 4);
@@ -105,15 +111,17 @@ impl Sharing {
 
     /// The consumer took a batch.
     pub fn taken(&mut self, take: Take) {
+        let late = take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9);
         if !self.on {
+            self.calm = self.calm.map(|calm| if late > LATE { 0 } else { calm + 1 });
             return;
         }
         self.taken += 1;
-        self.late += take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9);
+        self.late += late;
         self.floor_left = self.floor_left.saturating_sub(1);
         let highest = self.max_waiting - 2;
         if self.late > RAISE_AFTER && self.reserve >= highest {
-            self.on = false;
+            (self.on, self.calm) = (false, Some(0));
         } else if self.late > RAISE_AFTER {
             (self.floor, self.floor_left) = ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
             self.set_reserve(self.floor);
@@ -253,8 +261,17 @@ mod tests {
         sharing.queue_is_full();
         assert!(sharing.on && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
         assert!(sharing.has_time(3) && !sharing.has_time(2), "the reserve is a quarter of them");
-        (0..4).for_each(|_| sharing.taken(take(1, 0)));
+        (0..12).for_each(|_| sharing.taken(take(1, 0)));
         assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes() && !sharing.has_time(8));
+        // Five batches are finished together.
+        for _ in 0..10 {
+            sharing.queue_is_full();
+            (0..5).for_each(|i| sharing.taken(take(u32::from(i == 0), 0)));
+        }
+        assert!(!sharing.on);
+        (0..16).for_each(|_| sharing.taken(take(0, 1)));
+        sharing.queue_is_full();
+        assert!(sharing.on);
     }
 
     #[test]
