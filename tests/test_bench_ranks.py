@@ -84,4 +84,5 @@ def test_reads_are_counted_by_what_samples_need():
     # A border between ranks in order; windows of 14 hours need three chunks, and pairs six; each rank reads the orography.
     assert [case.most(10, 4, 14) for case in (in_sequence, static, pairs, hourly)] == [13, 9 + 3 * 3 + 4, 20 + 3 * 6, 20]
     assert too_many(13, 13, 1, "here") == []
-    assert too_many(14, 13, 1, "here") == ["here: expected at most 13 reads in the first epoch, but found 14 or more, and 1 evictions."]
+    told = "here: expected at most 13 reads in the first epoch, but found 14 or more, and 1 evictions."
+    assert too_many(14, 13, 1, "here") == [told]

@@ -156,7 +156,7 @@ def compare(
     env: Mapping[str, Mapping[str, str]] | None = None, **more: Any,
 ) -> None:
     """Measures each way on each of its stores. A way has a process of its own, so that none has what another left. Results are
-    written after each way."""
+    written after each way, with CUDA graphs to a file of their own."""
     if args.one:
         way, *stores = args.one
         for store in stores:
@@ -164,9 +164,11 @@ def compare(
         # Workers of data loaders may not end by themselves.
         os._exit(0)
     name, rows, began = Path(script).stem, [], time.monotonic()
+    cuda_graph = ["--cuda-graph"] if getattr(args, "cuda_graph", False) else []
+    name += "".join(cuda_graph).removeprefix("-")
     same = ["--data", str(args.data), "--size", args.size_name, "--seconds", str(args.size.seconds)]
     same += ["--disk", str(args.disk)] if getattr(args, "disk", None) else []
-    same += ["--cuda-graph"] if getattr(args, "cuda_graph", False) else []
+    same += cuda_graph
     for way in args.ways or ways:
         stores = ways[way]
         left = args.budget - (time.monotonic() - began)

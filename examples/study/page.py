@@ -3,7 +3,7 @@
     python examples/study/page.py --out docs/assets/study
 
 A number stands in ``{{EXPERIMENT/STORE/WAY/KEY FORMAT}}``, where KEY may have dots for what is within and FORMAT is one of
-Python's. ``A : B`` instead of a place is the one divided by the other. ``{{machine}}`` is where bars were measured.
+Python's. ``A : B`` instead of a place is the one divided by the other. ``{{machine EXPERIMENT}}`` is where it was measured.
 A section whose experiment has no results is left out, and a number for which an experiment had no time is "not measured".
 """
 
@@ -57,7 +57,7 @@ def filled(text: str, results: Path) -> str:
         return f"{there[0] / there[1] if len(there) == 2 else there[0]:{match[2]}}"
 
     def machine(match: re.Match[str]) -> str:
-        found = json.loads((results / "bars.json").read_text())["machine"]
+        found = json.loads((results / f"{match[1]}.json").read_text())["machine"]
         versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
         return f"{len(found['gpus'])} x {found['gpus'][0]}, {found['cores']} cores; {versions}"
 
@@ -66,7 +66,7 @@ def filled(text: str, results: Path) -> str:
         return all((results / f"{place.strip().split('/')[0]}.json").exists() for place in places)
 
     sections = filter(has_results, re.split(r"^(?=## )", text, flags=re.MULTILINE))
-    return re.sub(r"\{\{machine\}\}", machine, NUMBER.sub(told, "".join(sections)))
+    return re.sub(r"\{\{machine (\S+)\}\}", machine, NUMBER.sub(told, "".join(sections)))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ mod tests_faults;
 mod tests_oversized;
 mod times;
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 

@@ -98,7 +98,10 @@ impl Sharing {
     /// All batches that memory allows are finished and wait. A burst has done what it was for.
     pub fn queue_is_full(&mut self) {
         self.burst = false;
-        if !self.on && self.max_waiting >= MIN_WAITING && self.calm.is_none_or(|calm| calm >= LOWER_AFTER * self.max_waiting) {
+        if !self.on
+            && self.max_waiting >= MIN_WAITING
+            && self.calm.is_none_or(|calm| calm >= LOWER_AFTER * self.max_waiting)
+        {
             self.on = true;
             self.floor_left = 0;
             self.set_reserve(self.max_waiting / 4);
@@ -123,7 +126,8 @@ impl Sharing {
         if self.late > RAISE_AFTER && self.reserve >= highest {
             (self.on, self.calm) = (false, Some(0));
         } else if self.late > RAISE_AFTER {
-            (self.floor, self.floor_left) = ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
+            (self.floor, self.floor_left) =
+                ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
             self.set_reserve(self.floor);
         } else if self.taken >= LOWER_AFTER * self.max_waiting {
             let floor = if self.floor_left > 0 { self.floor } else { 1 };
