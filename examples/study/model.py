@@ -73,6 +73,8 @@ class ResUNet(nn.Module):
 
 def trainer(size: Size, device: torch.device, ranks: int = 1, cuda_graph: bool = False) -> Callable[[Any], None]:
     """A function that trains on a batch (sample, 2, channel, latitude, longitude). It never waits for all work of the GPU."""
+    if cuda_graph and (ranks > 1 or device.type != "cuda"):
+        raise ValueError("expected one process and a GPU for a CUDA graph")
     torch.manual_seed(0)
     if device.type == "cpu":
         # The other cores load: threads of a model that wait for one another on busy cores slow it down many times.
@@ -116,9 +118,12 @@ def _captured(train: Callable[[torch.Tensor], None], pairs: torch.Tensor) -> Cal
     begun: deque[torch.cuda.Event] = deque()
 
     def step(batch: torch.Tensor) -> None:
+        if batch.shape != pairs.shape:
+            raise ValueError(f"expected batches of {tuple(pairs.shape)}, found {tuple(batch.shape)}")
         torch.sub(batch, 280, out=pairs)
         graph.replay()
-        begun.append(torch.cuda.Event())
+        # Waiting for it must not take a core from those that decode.
+        begun.append(torch.cuda.Event(blocking=True))
         begun[-1].record()
         if len(begun) > 4:
             begun.popleft().synchronize()

@@ -105,7 +105,7 @@ def _run(work: Callable[[list[torch.Tensor]], None], fetch: Fetch, segment: int,
             # The reader may use the batch's memory again once the GPU has passed this point.
             del batch
             if ahead and cuda:
-                done.append(torch.cuda.Event())
+                done.append(torch.cuda.Event(blocking=True))
                 done[-1].record()
                 if len(done) > ahead:
                     done.pop(0).synchronize()
@@ -139,15 +139,15 @@ def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, pla
     """
     source.settle()
     rest = source.counters()
-    cuda = source.setting.device.type == "cuda"
-    first = _run(work, source.fetch, source.queue, 1, cuda, plan.run_ahead)
+    cuda, queue = source.setting.device.type == "cuda", round(plan.agree(source.queue))
+    first = _run(work, source.fetch, queue, 1, cuda, plan.run_ahead)
     pace = plan.agree(first.step)
-    if pace * source.queue < 2 * seconds:
-        second = _run(work, source.fetch, source.queue, 1, cuda, plan.run_ahead)
+    if pace * queue < 2 * seconds:
+        second = _run(work, source.fetch, queue, 1, cuda, plan.run_ahead)
         pace = plan.agree(second.step)
     # At least some queues' lengths, but a slow reader must not hold up all others: then the row says how many there were.
-    steps = max(seconds / pace, min(plan.queues * source.queue, 2 * seconds / pace))
-    segment = max(1, min(source.queue // 2, int(steps / 8)))
+    steps = max(seconds / pace, min(plan.queues * queue, 2 * seconds / pace))
+    segment = max(1, min(queue // 2, int(steps / 8)))
     segments = max(4, round(steps / segment))
     before = source.counters()
     bar = _run(work, source.fetch, segment, segments, cuda, plan.run_ahead)

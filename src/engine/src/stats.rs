@@ -40,7 +40,7 @@ pub struct Stats {
     pub chunks_shared: AtomicU64,
     /// Batches that were taken while idle cores helped the GPU to decode.
     pub batches_shared: AtomicU64,
-    /// While more finished batches than this wait, the GPU decodes nothing.
+    /// While the consumer was the slower one, the GPU decoded nothing when more finished batches than this waited.
     pub shared_reserve: AtomicU64,
     /// How often a batch was served by a chunk that had been read for another batch.
     pub chunks_from_memory: AtomicU64,

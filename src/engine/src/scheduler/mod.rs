@@ -293,10 +293,12 @@ impl Scheduler {
             Event::Taken(take) => {
                 self.batches.taken();
                 let sharing = &mut self.waves.sharing;
-                sharing.taken(take);
+                sharing.taken(take, self.batches.untaken());
                 let stats = &self.shared.stats;
                 Stats::add(&stats.batches_shared, u64::from(sharing.cpu_helps()));
-                stats.shared_reserve.store(sharing.reserve() as u64, Ordering::Relaxed);
+                if let Some(reserve) = sharing.reserve() {
+                    stats.shared_reserve.store(reserve as u64, Ordering::Relaxed);
+                }
             }
             Event::Died(e) => self.breaks(e),
             Event::Stop => {}

@@ -8,14 +8,16 @@
 //!   to the CPU, whose cores would be idle until more is read. A burst ends when nothing is left for it, or the queue is full, and its
 //!   waves have ended. No other one begins before: a wave takes nearly as long for few chunks as for many, so few large ones take
 //!   less of the GPU.
-//! - The reserve must last until a burst ends. It is raised when the consumer was late, and lowered slowly while it isn't:
-//!   multiplicative increase, additive decrease, with a floor that remembers for a time what was too low. A consumer with a queue of
-//!   its own, as DALI is, isn't late when it waits for less than a batch lasts. It is when it waits longer than it worked.
+//! - The reserve must last until a burst ends. It is raised when the consumer was late, and lowered slowly while it isn't, with a floor
+//!   that remembers for a time what was too low. How late a batch was is the share of the time since the one before that the
+//!   consumer waited. A consumer with a queue of its own, as DALI is, loses nothing while these shares are small.
 //!
 //! A consumer that takes batches as fast as they come leaves none waiting, whatever the reserve. Then the GPU decodes everything: the
 //! CPU's share would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows
-//! are finished. Where several batches need the same chunk, they are finished together, and a fast consumer finds all of them, then none.
-//! So after it was late, it must not be for a time. No constant here depends on the speed of a machine: the counts are in batches.
+//! are finished, or no batch was late for a time. Where several batches need the same chunk, they are finished together, and a fast
+//! consumer finds all of them, then none. So each time that it was too late for the highest reserve, twice as many must not be late.
+//!
+//! No constant here depends on the speed of a machine: the counts are in batches, and lateness is a share.
 
 use std::collections::BTreeSet;
 
@@ -36,29 +38,41 @@ pub(super) struct Sharing {
     /// The reserve isn't lowered below this while `floor_left` is above zero.
     floor: usize,
     floor_left: usize,
-    /// Batches that were taken since the reserve was changed, and how late they were: the sum of the shares of the time from one to the
-    /// next that the consumer waited.
+    /// Batches that were taken since the reserve was changed, and how late they were.
     taken: usize,
     late: f64,
-    /// Batches in a row that weren't late since it was on; `None` if it was never turned off.
-    calm: Option<usize>,
+    /// While it is not on: batches in a row that weren't late, and how many there must be.
+    calm: usize,
+    needed: usize,
+    /// Whether it was on before.
+    known: bool,
     /// Whether a burst goes on: not all that was read has been launched.
     burst: bool,
+    /// How many of the chunks that were read the burst leaves to the CPU.
+    left: usize,
     /// The lanes that decode.
     decoding: BTreeSet<usize>,
 }
 
 /// A batch was late if the consumer waited for it for more than this share of the time since the one before.
 const LATE: f64 = 0.5;
-/// The reserve is raised when batches were so late: one that came long after it was asked for, or some for which the consumer waited
-/// as long as it worked.
-const RAISE_AFTER: f64 = 0.9;
-/// The reserve is lowered after so many times `max_waiting` batches; and so many must not be late before it is on again.
+/// The reserve is raised when the batches since it was changed were so late in all.
+const RAISE_AFTER: f64 = 1.25;
+/// The reserve is lowered after so many times `max_waiting` batches, and half of their lateness is forgotten.
 const LOWER_AFTER: usize = 2;
+/// Of fewer batches too little can be said.
+const MIN_WINDOW: usize = 16;
+/// So many times as many batches at most must not be late before it is on again.
+const MAX_CALM: usize = 32;
 /// A floor is forgotten after so many times `max_waiting` batches.
 const FORGET_AFTER: usize = 32;
 /// With fewer batches in memory none can wait while others are decoded.
 const MIN_WAITING: usize = 3;
+
+/// Batches after which it is decided whether to lower the reserve.
+fn window(max_waiting: usize) -> usize {
+    (LOWER_AFTER * max_waiting).max(MIN_WINDOW)
+}
 
 impl Sharing {
     /// For at most `max_tasks` tasks of the decode threads at a time (0: the CPU never helps), where at most `max_waiting`
@@ -74,8 +88,11 @@ impl Sharing {
             floor_left: 0,
             taken: 0,
             late: 0.0,
-            calm: None,
+            calm: 0,
+            needed: window(max_waiting),
+            known: false,
             burst: false,
+            left: 0,
             decoding: BTreeSet::new(),
         }
     }
@@ -85,9 +102,9 @@ impl Sharing {
         self.on && self.max_tasks > 0
     }
 
-    /// While more batches than this wait, the GPU decodes nothing.
-    pub fn reserve(&self) -> usize {
-        self.reserve
+    /// While more batches than this wait, the GPU decodes nothing. `None` while the consumer is the faster one.
+    pub fn reserve(&self) -> Option<usize> {
+        self.on.then_some(self.reserve)
     }
 
     /// Whether nothing is urgent, while `waiting` finished batches wait: the consumer is the slower one, and more than the reserve wait.
@@ -98,25 +115,32 @@ impl Sharing {
     /// All batches that memory allows are finished and wait. A burst has done what it was for.
     pub fn queue_is_full(&mut self) {
         self.burst = false;
-        if !self.on
-            && self.max_waiting >= MIN_WAITING
-            && self.calm.is_none_or(|calm| calm >= LOWER_AFTER * self.max_waiting)
-        {
-            self.on = true;
-            self.floor_left = 0;
-            self.set_reserve(self.max_waiting / 4);
+        if !self.known || self.calm >= self.needed {
+            self.turn_on();
         }
+    }
+
+    fn turn_on(&mut self) {
+        if self.on || self.max_waiting < MIN_WAITING {
+            return;
+        }
+        (self.on, self.known) = (true, true);
+        (self.floor, self.floor_left) = (1, FORGET_AFTER * self.max_waiting);
+        self.set_reserve((self.max_waiting / 4).max(1));
     }
 
     fn set_reserve(&mut self, reserve: usize) {
         (self.reserve, self.taken, self.late) = (reserve, 0, 0.0);
     }
 
-    /// The consumer took a batch.
-    pub fn taken(&mut self, take: Take) {
-        let late = take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9);
+    /// The consumer took a batch, and `waiting` finished ones are left.
+    pub fn taken(&mut self, take: Take, waiting: usize) {
+        let late = (take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9)).min(1.0);
         if !self.on {
-            self.calm = self.calm.map(|calm| if late > LATE { 0 } else { calm + 1 });
+            self.calm = if late > LATE { 0 } else { self.calm + 1 };
+            if self.calm >= self.needed && waiting > self.max_waiting / 4 {
+                self.turn_on();
+            }
             return;
         }
         self.taken += 1;
@@ -124,33 +148,42 @@ impl Sharing {
         self.floor_left = self.floor_left.saturating_sub(1);
         let highest = self.max_waiting - 2;
         if self.late > RAISE_AFTER && self.reserve >= highest {
-            (self.on, self.calm) = (false, Some(0));
+            (self.on, self.calm) = (false, 0);
+            self.needed = (2 * self.needed).min(MAX_CALM * window(self.max_waiting));
         } else if self.late > RAISE_AFTER {
             (self.floor, self.floor_left) =
                 ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
             self.set_reserve(self.floor);
-        } else if self.taken >= LOWER_AFTER * self.max_waiting {
-            let floor = if self.floor_left > 0 { self.floor } else { 1 };
-            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(floor));
+        } else if self.taken >= window(self.max_waiting) {
+            if self.floor_left == 0 {
+                (self.floor, self.needed) = (1, window(self.max_waiting));
+            }
+            let late = self.late / 2.0;
+            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(self.floor));
+            self.late = late;
         }
     }
 
-    /// Whether the GPU may decode, while `waiting` finished batches wait.
-    pub fn gpu_decodes(&mut self, waiting: usize) -> bool {
-        self.burst |= waiting <= self.reserve && self.decoding.is_empty();
-        !self.on || self.burst || waiting == 0
+    /// How many of `encoded` chunks that were read the GPU may decode now, while `waiting` finished batches wait. A burst leaves the
+    /// last ones to the CPU, if there are many and `cpu_decodes`: so decode threads have work while it goes on, and until more is read.
+    pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
+        if !self.burst && waiting <= self.reserve && self.decoding.is_empty() {
+            let leaves = self.cpu_helps() && encoded >= 4 * self.max_tasks;
+            (self.burst, self.left) = (true, if leaves { 2 * self.max_tasks } else { 0 });
+        }
+        if !self.on || waiting == 0 {
+            encoded
+        } else if self.burst {
+            encoded.saturating_sub(if cpu_decodes { self.left } else { 0 })
+        } else {
+            0
+        }
     }
 
-    /// How many of `encoded` chunks that were read a burst leaves to the CPU, while `waiting` finished batches wait: the last ones,
-    /// so that decode threads have work while it goes on, and until more is read.
-    pub fn left_to_cpu(&self, encoded: usize, waiting: usize) -> usize {
-        if self.cpu_helps() && waiting > 0 { (2 * self.max_tasks).min(encoded / 2) } else { 0 }
-    }
-
-    /// A wave that decodes was launched on a lane; `all`: nothing is left for another one.
-    pub fn launched(&mut self, lane: usize, all: bool) {
+    /// A wave that decodes was launched on a lane, and `encoded` chunks that were read are left.
+    pub fn launched(&mut self, lane: usize, encoded: usize) {
         self.decoding.insert(lane);
-        self.burst &= !all;
+        self.burst &= encoded > self.left;
     }
 
     /// A wave ended.
@@ -163,10 +196,10 @@ impl Sharing {
         self.on && self.tasks < self.max_tasks
     }
 
-    /// The CPU begins to decode a chunk; `all`: no other waits, so that nothing is left for a burst.
-    pub fn begin(&mut self, all: bool) {
+    /// The CPU begins to decode a chunk, and `encoded` others that were read are left.
+    pub fn begin(&mut self, encoded: usize) {
         self.tasks += 1;
-        self.burst &= !all;
+        self.burst &= encoded > self.left;
     }
 
     /// The CPU has decoded a chunk, or failed to.
@@ -210,15 +243,15 @@ mod tests {
                 waits += 1;
             } else {
                 waiting -= 1.0;
-                sharing.taken(take(waits, 1));
+                sharing.taken(take(waits, 1), waiting as usize);
                 empty += std::mem::take(&mut waits) as usize;
             }
             if sharing.on {
                 waiting = (waiting + cpu).min(max_waiting as f64);
             }
             wave = match wave {
-                None if sharing.gpu_decodes(waiting as usize) => {
-                    sharing.launched(0, true);
+                None if sharing.for_gpu(1, waiting as usize, true) > 0 => {
+                    sharing.launched(0, 0);
                     bursts += 1;
                     Some(latency)
                 }
@@ -254,56 +287,115 @@ mod tests {
         }
     }
 
+    /// Whether the GPU decodes while so many batches wait.
+    fn decodes(sharing: &mut Sharing, waiting: usize) -> bool {
+        sharing.for_gpu(1, waiting, true) > 0
+    }
+
     #[test]
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
         let mut sharing = Sharing::new(8, 8);
-        assert!(!sharing.on && sharing.gpu_decodes(8));
-        (0..100).for_each(|_| sharing.taken(take(1, 0)));
+        assert!(!sharing.on && decodes(&mut sharing, 8));
+        (0..100).for_each(|_| sharing.taken(take(1, 0), 0));
         assert!(!sharing.on);
-        sharing.launched(0, true);
+        sharing.launched(0, 0);
         sharing.ended(0);
         sharing.queue_is_full();
-        assert!(sharing.on && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
+        assert!(sharing.on && !decodes(&mut sharing, 8) && sharing.cpu_decodes());
         assert!(sharing.has_time(3) && !sharing.has_time(2), "the reserve is a quarter of them");
-        (0..12).for_each(|_| sharing.taken(take(1, 0)));
-        assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes() && !sharing.has_time(8));
-        // Five batches are finished together.
-        for _ in 0..10 {
-            sharing.queue_is_full();
-            (0..5).for_each(|i| sharing.taken(take(u32::from(i == 0), 0)));
+        (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
+        assert!(!sharing.on && decodes(&mut sharing, 8) && !sharing.cpu_decodes() && !sharing.has_time(8));
+    }
+
+    #[test]
+    fn batches_that_are_finished_together_dont_look_like_a_slow_consumer() {
+        for (together, max_waiting) in [(5, 8), (5, 4), (10, 3), (24, 8)] {
+            let mut sharing = Sharing::new(8, max_waiting);
+            let (mut on, mut offs) = (0, 0);
+            for batch in 0..6000 {
+                sharing.queue_is_full();
+                let before = sharing.on;
+                // The consumer waits for the first of them three times as long as it works on one.
+                sharing.taken(take(if batch % together == 0 { 3 } else { 0 }, 1), max_waiting / 2);
+                on += usize::from(sharing.on);
+                offs += usize::from(before && !sharing.on);
+            }
+            assert!(on < 2400 && offs <= 12, "{together} {max_waiting}: on for {on}, off {offs} times");
         }
-        assert!(!sharing.on);
-        (0..16).for_each(|_| sharing.taken(take(0, 1)));
-        sharing.queue_is_full();
-        assert!(sharing.on);
+    }
+
+    #[test]
+    fn it_is_on_again_when_no_batch_was_late_for_a_time_though_the_queue_is_never_full() {
+        for was_on in [false, true] {
+            let mut sharing = Sharing::new(8, 8);
+            if was_on {
+                sharing.queue_is_full();
+                (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
+            }
+            (0..15).for_each(|_| sharing.taken(take(0, 1), 5));
+            assert!(!sharing.on);
+            (0..40).for_each(|_| sharing.taken(take(0, 1), 5));
+            assert!(sharing.on);
+        }
+    }
+
+    #[test]
+    fn waits_that_come_again_and_again_raise_the_reserve_however_few_batches_there_are() {
+        for max_waiting in [4, 10, 32] {
+            let mut sharing = Sharing::new(8, max_waiting);
+            sharing.queue_is_full();
+            let first = sharing.reserve();
+            (0..50 * max_waiting).for_each(|batch| sharing.taken(take(u32::from(batch % 8 == 0), 1), 1));
+            assert!(sharing.reserve().is_none_or(|reserve| Some(reserve) > first), "{max_waiting}: {sharing:?}");
+        }
     }
 
     #[test]
     fn one_burst_at_a_time_unless_no_batch_waits() {
         let mut sharing = Sharing::new(8, 8);
         sharing.queue_is_full();
-        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2) && sharing.gpu_decodes(3), "until all is launched");
-        sharing.launched(2, false);
-        assert!(sharing.gpu_decodes(2));
-        sharing.launched(3, true);
-        assert!(!sharing.gpu_decodes(2) && sharing.gpu_decodes(0));
+        assert!(
+            !decodes(&mut sharing, 3) && decodes(&mut sharing, 2) && decodes(&mut sharing, 3),
+            "until all is launched"
+        );
+        sharing.launched(2, 1);
+        assert!(decodes(&mut sharing, 2));
+        sharing.launched(3, 0);
+        assert!(!decodes(&mut sharing, 2) && decodes(&mut sharing, 0));
         sharing.ended(2);
-        assert!(!sharing.gpu_decodes(2));
+        assert!(!decodes(&mut sharing, 2));
         sharing.ended(3);
-        assert!(sharing.gpu_decodes(2));
+        assert!(decodes(&mut sharing, 2));
     }
 
     #[test]
     fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
         let mut sharing = Sharing::new(8, 8);
         sharing.queue_is_full();
-        assert!(sharing.gpu_decodes(2) && sharing.gpu_decodes(3));
-        sharing.begin(false);
-        assert!(sharing.gpu_decodes(3), "other chunks wait");
-        sharing.begin(true);
-        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2));
+        assert!(decodes(&mut sharing, 2) && decodes(&mut sharing, 3));
+        sharing.begin(1);
+        assert!(decodes(&mut sharing, 3), "another chunk waits");
+        sharing.begin(0);
+        assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2));
         sharing.queue_is_full();
-        assert!(!sharing.gpu_decodes(8));
+        assert!(!decodes(&mut sharing, 8));
+    }
+
+    #[test]
+    fn a_burst_leaves_the_last_of_many_chunks_to_the_cpu() {
+        let mut sharing = Sharing::new(8, 8);
+        sharing.queue_is_full();
+        assert_eq!(sharing.for_gpu(64, 2, true), 48, "two for each task");
+        assert_eq!([sharing.for_gpu(30, 3, true), sharing.for_gpu(16, 3, true)], [14, 0]);
+        assert_eq!(sharing.for_gpu(16, 3, false), 16, "the CPU has no memory for them");
+        assert_eq!(sharing.for_gpu(16, 0, true), 16, "no batch waits");
+        sharing.launched(0, 16);
+        assert_eq!(sharing.for_gpu(16, 2, true), 0, "the burst has ended");
+        sharing.ended(0);
+        assert_eq!(sharing.for_gpu(31, 2, true), 31, "few chunks");
+        let mut alone = Sharing::new(0, 8);
+        alone.queue_is_full();
+        assert_eq!(alone.for_gpu(64, 2, true), 64, "the CPU doesn't help");
     }
 
     #[test]
@@ -311,7 +403,7 @@ mod tests {
         let mut sharing = Sharing::new(0, 8);
         sharing.queue_is_full();
         assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
-        assert!(!sharing.gpu_decodes(3) && sharing.gpu_decodes(2));
+        assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2));
     }
 
     #[test]
@@ -319,7 +411,8 @@ mod tests {
         for batches in [0, 2] {
             let mut sharing = Sharing::new(8, batches);
             sharing.queue_is_full();
-            assert!(!sharing.on && !sharing.cpu_decodes() && sharing.gpu_decodes(batches));
+            (0..1000).for_each(|_| sharing.taken(take(0, 1), batches));
+            assert!(!sharing.on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));
         }
     }
 }

@@ -107,7 +107,7 @@ impl Waves {
     /// A decode thread takes the chunk that [`Self::next_shared`] gave.
     pub fn begin_shared(&mut self) {
         self.encoded.pop();
-        self.sharing.begin(self.encoded.len() == 0);
+        self.sharing.begin(self.encoded.len());
     }
 
     /// The wave of a lane ended.
@@ -133,9 +133,9 @@ impl Waves {
     /// add to a wave, all that waits is launched, so the scheduler never stands still.
     pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
         let lane = *self.idle.last()?;
-        let gpu_decodes = self.sharing.gpu_decodes(now.untaken);
-        let left = self.sharing.left_to_cpu(self.encoded.len(), now.untaken);
-        let encoded = if gpu_decodes { self.encoded.len() - left } else { 0 };
+        // Decode threads were given chunks before. What they could still take, they have no memory for.
+        let cpu_decodes = self.next_shared().is_none();
+        let encoded = self.sharing.for_gpu(self.encoded.len(), now.untaken, cpu_decodes);
         let chunks = self.decoded.len() + encoded;
         if chunks == 0 && now.ready_uses == 0 {
             return None;
@@ -144,8 +144,7 @@ impl Waves {
         let starving = self.all_idle() && now.untaken == 0;
         let launch_now = starving
             || self.copies_are_due(chunks, now)
-            // Those that are left to the CPU don't fill it.
-            || (encoded > 0 && encoded * self.encoded.decoded >= self.encoded.len() * self.limits.decoded)
+            || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
             || chunks >= self.limits.chunks
             // What the CPU decodes in the GPU's place doesn't fill a wave.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
@@ -155,7 +154,7 @@ impl Waves {
         let wave = self.take(encoded);
         self.idle.pop();
         if wave.iter().any(|chunk| chunk.content == Content::Encoded) {
-            self.sharing.launched(lane, self.encoded.len() <= left);
+            self.sharing.launched(lane, self.encoded.len());
         }
         Some((lane, wave))
     }
@@ -300,16 +299,22 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_leaves_the_last_chunks_to_the_cpu_while_a_batch_waits() {
-        let mut waves = waves_with_time();
-        (0..64).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
-        let now = Surroundings { untaken: 2, ..QUIET };
-        assert_eq!(handles(waves.next(now)), Some((0..48).collect()), "two for each of eight tasks");
-        assert_eq!(handles(waves.next(now)), None, "the burst has ended");
-        waves.begin_shared();
-        waves.ended(0);
-        assert_eq!(handles(waves.next(now)), Some((49..57).collect()), "few are halved");
-        assert_eq!(handles(waves.next(Surroundings { untaken: 0, ..now })), Some((57..64).collect()), "no batch waits");
+    fn a_burst_leaves_the_last_chunks_to_the_cpu_if_it_has_memory_for_them() {
+        for cpu_decodes in [true, false] {
+            let mut waves = waves_with_time();
+            (0..72).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
+            if cpu_decodes {
+                (0..8).for_each(|_| waves.begin_shared());
+            }
+            let now = Surroundings { untaken: 2, ..QUIET };
+            let wave = handles(waves.next(now)).unwrap();
+            assert_eq!(
+                wave,
+                if cpu_decodes { 8..56 } else { 0..64 }.collect::<Vec<_>>(),
+                "two for each of eight tasks are left"
+            );
+            assert_eq!(handles(waves.next(now)), None, "the burst has ended");
+        }
     }
 
     #[test]
