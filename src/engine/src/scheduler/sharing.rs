@@ -126,7 +126,11 @@ impl Sharing {
         }
         (self.on, self.known) = (true, true);
         (self.floor, self.floor_left) = (1, FORGET_AFTER * self.max_waiting);
-        self.set_reserve((self.max_waiting / 4).max(1));
+        self.set_reserve(self.first_reserve());
+    }
+
+    fn first_reserve(&self) -> usize {
+        (self.max_waiting / 4).max(1)
     }
 
     fn set_reserve(&mut self, reserve: usize) {
@@ -138,7 +142,7 @@ impl Sharing {
         let late = (take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9)).min(1.0);
         if !self.on {
             self.calm = if late > LATE { 0 } else { self.calm + 1 };
-            if self.calm >= self.needed && waiting > self.max_waiting / 4 {
+            if self.calm >= self.needed && waiting >= self.first_reserve() {
                 self.turn_on();
             }
             return;
