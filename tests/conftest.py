@@ -27,6 +27,8 @@ from support.pipelines import why_no_gpu
 
 # What is imported stays. Looking through it for garbage, again and again, is a tenth of the time that this takes.
 gc.disable()
+# A child that looked for garbage would find pipelines of earlier tests, whose threads it hasn't; DALI then ends the process.
+os.register_at_fork(before=gc.collect)
 # Threads of OpenMP turn round for 200 ms after each loop, in wait for the next one.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.

@@ -33,6 +33,7 @@ IMPORTS = {
     "only torch": ["torch"],
     "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded"],
     "distributed": ["zarr", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker"],
+    "server": ["support.server"],
     "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],
 }
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import email.utils
 import hashlib
-import multiprocessing
 import os
+import pickle
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
+
+import cloudpickle
+
+from .processes import Process
 
 # What a fault does to an answer: its status and headers are sent, then so many bytes of the body, then this.
 CLOSE, STALL = "close", "stall"
@@ -24,10 +32,10 @@ GATHERING = 60
 class Server:
     """Serves ``root`` until :meth:`close`, or the end of a ``with`` block.
 
-    It is a process of its own, so that its work is not done at the cost of the reader's process. ``fault`` is asked there
-    for each request (its number, its method and path): None to answer, a status, a number of seconds to wait first, or a pair
-    of the bytes to send and what comes then. With ``gather``, a number and the beginning of paths, requests for such paths aren't
-    answered before so many requests were under way at a time.
+    It is a process of its own, so that its work is not done at the cost of the reader's process. ``fault`` is copied to it with
+    what it refers to, and asked there for each request (its number, its method and path): None to answer, a status, a number of
+    seconds to wait first, or a pair of the bytes to send and what comes then. With ``gather``, a number and the beginning of
+    paths, requests for such paths aren't answered before so many requests were under way at a time.
     """
 
     running: ClassVar[set[Server]] = set()
@@ -36,11 +44,11 @@ class Server:
         self, root: Path, latency: float = 0.0, fault: Callable[[int, str, str], object] | None = None,
         gather: tuple[int, str] | None = None,
     ) -> None:
-        context = multiprocessing.get_context("fork")
-        self._pipe, child = context.Pipe()
-        self._process = context.Process(target=_serve, args=(child, self._pipe, Path(root), latency, fault, gather), daemon=True)
-        self._process.start()
-        child.close()
+        with Listener(family="AF_UNIX") as listener:
+            asked = (listener.address, Path(root), latency, _copied(fault), gather)
+            script = "import sys; from support import server; server.serve(sys.argv[1])"
+            self._process = Process(script, base64.b64encode(pickle.dumps(asked)).decode(), imports="server")
+            self._pipe = listener.accept()
         self.url: str = self._pipe.recv()
         self.running.add(self)
 
@@ -52,12 +60,11 @@ class Server:
 
     def close(self) -> None:
         self.running.discard(self)
-        # The other process has this end of the pipe too, so that closing it would tell it nothing.
-        self._pipe.send("close")
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send("close")
         self._pipe.close()
-        self._process.join(5)
-        self._process.kill()
-        self._process.join()
+        out, err = self._process.communicate()
+        assert self._process.returncode == 0, f"exit status {self._process.returncode}\n{out}\n{err}"
 
     def _ask(self, what: str):
         self._pipe.send(what)
@@ -111,10 +118,23 @@ class _State:
         return log
 
 
-def _serve(pipe, other_end, root: Path, latency: float, fault, gather) -> None:
-    # The fork has it too; only without it the pipe ends when the tests close theirs.
-    other_end.close()
-    state = _State(root, latency, fault, gather)
+def _copied(fault: Callable[[int, str, str], object] | None) -> bytes:
+    """The function itself, and not the name of its module, which the server would have to import."""
+    if fault is None:
+        return cloudpickle.dumps(None)
+    module = sys.modules[fault.__module__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(fault)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def serve(asked: str) -> None:
+    """What the process of a :class:`Server` does."""
+    address, root, latency, fault, gather = pickle.loads(base64.b64decode(asked))
+    pipe = Client(address)
+    state = _State(root, latency, pickle.loads(fault), gather)
 
     class Handler(_Handler):
         state_of_server = state
