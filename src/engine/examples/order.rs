@@ -1,7 +1,7 @@
-//! What the order of an epoch costs: opening it, and each sample, for epochs of several lengths.
+//! Measures what the order of an epoch costs: to open it, and for each sample, for epochs of several lengths.
 //!
-//! `cargo run --release -p dali-zarr-engine --example order` prints a table: nanoseconds to open, nanoseconds a sample one after
-//! the other, and nanoseconds for a sample in a place of its own (as after a restart).
+//! `cargo run --release -p dali-zarr-engine --example order` prints a table in nanoseconds: to open an order, for each
+//! sample when samples follow one another, and for a sample at an arbitrary position (as after a restart).
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use dali_zarr_engine::order::{Blocks, Order, Run};
 use dali_zarr_engine::spec::Spec;
 
-/// Samples that share a chunk.
+/// Number of samples that share a chunk.
 const BLOCK: u64 = 24;
 
 fn main() {
@@ -42,7 +42,8 @@ fn measure(n: u64, what: &str, spec: &Spec, blocks: impl Fn() -> Blocks) {
     println!("{n:>20} {what:>22} {open:>12.0} {turn:>14.0} {alone:>12.0}");
 }
 
-/// Nanoseconds of a call: of so many slices of so many calls the one in the middle, so that other programs don't count.
+/// Returns the nanoseconds of one call: the median of `slices` averages over `calls` calls each. The median leaves out
+/// disturbances by other programs.
 fn median(slices: u64, calls: u64, mut f: impl FnMut(u64) -> u64) -> f64 {
     let mut times: Vec<f64> = (0..slices)
         .map(|slice| {

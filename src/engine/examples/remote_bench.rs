@@ -1,9 +1,11 @@
-//! What the benchmark of remote stores (`tests/bench/remote.py`) measures against: a server with latency on the loopback, and a
-//! plain downloader.
+//! Parts of the benchmark of remote stores (`tests/bench/remote.py`): a server on the loopback that waits before each
+//! answer, and a plain downloader to compare with.
 //!
-//! `remote_bench serve ROOT LATENCY_MS` serves the files below ROOT, prints its URL, and ends with its standard input.
-//! `remote_bench download URL CONCURRENCY SECONDS` reads lines `KEY` or `KEY FIRST END` from the standard input, gets them one after the
-//! other, again and again for so long, and prints bytes, requests and seconds as JSON.
+//! `remote_bench serve ROOT LATENCY_MS` serves the files below ROOT, and waits LATENCY_MS milliseconds before each
+//! answer. It prints its URL, and ends when its standard input does.
+//! `remote_bench download URL CONCURRENCY SECONDS` reads lines `KEY` or `KEY FIRST END` (END is exclusive) from the
+//! standard input. It gets them in turn, again and again for SECONDS, with CONCURRENCY requests at a time. It prints
+//! bytes, requests and seconds as JSON.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -45,7 +47,8 @@ fn main() {
     }
 }
 
-/// Files are read once, also those with several names: what is measured is the way from here.
+/// Serves files from memory. Each file is read once, even if it has several names, so that the benchmark measures the
+/// connection and not the disk.
 struct Files {
     root: PathBuf,
     held: Mutex<HashMap<u64, Arc<Vec<u8>>>>,

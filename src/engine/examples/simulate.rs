@@ -1,9 +1,9 @@
-//! Lives through random worlds: the reader's scheduler among reads, decoders and consumers that take any time, fail and come
-//! back in any order, while everything that it promises is checked.
+//! Runs the reader's scheduler in random worlds: reads, decoders and consumers take any time, fail and end in any
+//! order. Everything that the scheduler promises is checked.
 //!
-//! `simulate [--worlds 100000] [--seed 0] [--threads N] [--unusual]`: the worlds of the seeds from `--seed` on. A world that breaks a promise
-//! is named by its seed, and `--seed SEED --worlds 1` gives the same world again. `--unusual` adds chunks that are longer than usual
-//! and stores that tell where chunks lie in larger objects.
+//! `simulate [--worlds 100000] [--seed 0] [--threads N] [--unusual]` runs the worlds of the seeds from `--seed` on. If
+//! a world breaks a promise, its seed is printed, and `--seed SEED --worlds 1` gives the same world again. `--unusual`
+//! adds chunks with more encoded bytes than usual, and stores that tell where chunks lie in larger objects.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,6 +1,7 @@
 //! The decode threads: they decode chunks on the CPU and assemble batches that are delivered there.
 //!
-//! `unsafe` is allowed here: a task names memory by address, which is its thread's alone until the event.
+//! `unsafe` is allowed here: a task refers to memory by address. That memory belongs to the task's thread alone until
+//! the thread sends [`Event::Decoded`].
 
 #![allow(unsafe_code)]
 
@@ -19,7 +20,8 @@ use crate::{assemble, nvtx};
 pub(crate) struct DecodePool(Workers<Task>);
 
 impl DecodePool {
-    /// Starts the threads. In the `background` they leave the cores to the threads of the training process.
+    /// Starts `threads` threads. With `background` they have a low priority, so that the threads of the training
+    /// process get the cores first.
     ///
     /// # Errors
     /// If the system refuses to start a thread.
@@ -77,8 +79,8 @@ fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
     let _range = nvtx::range(c"dali_zarr assemble");
     for job in &task.assembly.jobs[jobs] {
         let op = &shared.ops[job.op as usize];
-        // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
-        // to this task alone.
+        // SAFETY: the job's addresses come from the scheduler. It keeps the decoded chunk that the job reads, and the
+        // part of the output that the job writes belongs to this task alone.
         let replaced = unsafe { assemble::run(job, op) };
         if replaced > 0 {
             shared.stats.nans_replaced.add(op.counter as usize, replaced);
@@ -86,7 +88,7 @@ fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
     }
 }
 
-/// Decodes one chunk; errors and panics of the decoder alike become errors that name the chunk.
+/// Decodes one chunk. An error or panic of the decoder becomes an error that names the chunk.
 fn decode(item: &Item, shared: &Shared) -> Result<()> {
     let _range = nvtx::range(c"dali_zarr decode");
     // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was

@@ -1,11 +1,11 @@
-//! The hash that stands for long lists of numbers in checkpoints: tables, rows, blocks.
+//! A hash of long lists of numbers (tables, rows, blocks). Checkpoints hold the hash in place of the list.
 
 use crate::random::{GOLDEN, key};
 
-/// A text of 128 bits that stands for these numbers, how many there are, and their `shape`: what else tells lists of equal numbers
-/// apart. It must never change from one version to another.
+/// Returns a 128-bit hash as 32 hex digits. It depends on the values, their order, their number, and `shape`. `shape`
+/// distinguishes lists that hold the same numbers but mean something else. The hash must be the same in all versions.
 ///
-/// Four lanes take turns, which the processor computes side by side.
+/// The values go in turn to four independent hash states, which the processor computes in parallel.
 pub(crate) fn digest(mut values: impl Iterator<Item = u64>, shape: u64) -> String {
     const PRIMES: [u64; 4] =
         [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
@@ -32,7 +32,7 @@ mod tests {
     fn lists_are_told_apart() {
         let of = |values: &[u64], shape| digest(values.iter().copied(), shape);
         let mut all: Vec<String> = Vec::new();
-        // One bit, the order, the length and the shape count.
+        // Each bit, the order, the length and the shape change the digest.
         let base: Vec<u64> = (0..60).collect();
         for shape in [1, 2, 4] {
             all.push(of(&base, shape));

@@ -1,9 +1,10 @@
-//! The element types: those that DALI has, and bfloat16, which comes as uint16. All others are refused by name when the dataset is
-//! opened.
+//! The element types: those of DALI, and bfloat16, which is delivered as uint16. A dataset with another type is refused
+//! when it is opened, with an error that names the type.
 
 use std::fmt;
 
-/// An element type. The discriminants are the engine's own and part of the C ABI; kernels switch on them.
+/// An element type. The discriminants are numbers of this engine, not those of DALI or NumPy. They are part of the C
+/// ABI, and kernels switch on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum DType {
@@ -31,7 +32,7 @@ pub enum DType {
     F32 = 10,
     /// IEEE 754 binary64.
     F64 = 11,
-    /// The upper half of a binary32. DALI lacks it: an output of it is one of uint16 for DALI, with the same bits.
+    /// The upper half of a binary32. DALI lacks this type: it gets an output of uint16 with the same bits.
     BF16 = 12,
 }
 
@@ -53,12 +54,12 @@ impl DType {
         Self::BF16,
     ];
 
-    /// The types that can be asked for: those that DALI has.
+    /// Returns the types that users can ask for: those that DALI has.
     pub fn of_dali() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|&dtype| dtype != Self::BF16)
     }
 
-    /// Bytes per element.
+    /// Returns the bytes of one element.
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
@@ -68,7 +69,7 @@ impl DType {
         }
     }
 
-    /// The name that NumPy gives it.
+    /// Returns NumPy's name of the type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -92,7 +93,7 @@ impl DType {
         matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16)
     }
 
-    /// The value of this type nearest to `v`; `None` if it isn't a floating-point type.
+    /// Returns the value of this type that is nearest to `v`; `None` if this isn't a floating-point type.
     pub fn nearest(self, v: f64) -> Option<f64> {
         match self {
             Self::F16 => Some(half_from_f64(v).to_f64()),
@@ -103,7 +104,7 @@ impl DType {
         }
     }
 
-    /// The type in which DALI has its bits.
+    /// Returns the type as which elements are delivered to DALI: uint16 for bfloat16, otherwise the type itself.
     pub const fn delivered(self) -> Self {
         match self {
             Self::BF16 => Self::U16,
@@ -111,7 +112,7 @@ impl DType {
         }
     }
 
-    /// The type of DALI with the name that NumPy gives it.
+    /// Returns the type of DALI with this NumPy name. `None` for any other name, also for bfloat16.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::of_dali().find(|d| d.name() == name)
     }
@@ -123,19 +124,19 @@ impl fmt::Display for DType {
     }
 }
 
-/// The float16 nearest to `v`, ties to even, rounded once: `f16::from_f64` goes by way of float32 and rounds twice on
-/// processors that have an instruction for the second step.
+/// Returns the float16 nearest to `v`, ties to even. It rounds once. `f16::from_f64` converts to float32 first, and so
+/// rounds twice on processors that have an instruction for the second step.
 pub(crate) fn half_from_f64(v: f64) -> half::f16 {
     half::f16::from_f32(rounded_to_odd(v))
 }
 
-/// The bfloat16 nearest to `v`, ties to even, rounded once: `bf16::from_f64` ignores the low bits of `v`.
+/// Returns the bfloat16 nearest to `v`, ties to even. It rounds once. `bf16::from_f64` ignores the low bits of `v`.
 pub(crate) fn bfloat_from_f64(v: f64) -> half::bf16 {
     half::bf16::from_f32(rounded_to_odd(v))
 }
 
-/// A float32 beside `v` that a narrower type is rounded from as from `v` itself: rounded to odd, it tells on which side of a tie the
-/// value was.
+/// Rounds `v` to a float32 that gives the same result as `v` when it is rounded to a narrower type. It "rounds to odd":
+/// if `v` isn't a float32, the last bit of the result is set, which shows on which side of a tie `v` was.
 fn rounded_to_odd(v: f64) -> f32 {
     let near = v as f32;
     let back = f64::from(near);
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn float16_is_rounded_once() {
-        // A hair above and below the middle between 1 and the next float16, nearer than float32 can tell.
+        // The middle between 1 and the next float16, and values a little above and below. Float32 can't represent the
+        // difference.
         let tie = 1.0 + 2f64.powi(-11);
         let hair = 2f64.powi(-40);
         assert_eq!([tie - hair, tie, tie + hair].map(|v| half_from_f64(v).to_bits()), [0x3c00, 0x3c00, 0x3c01]);

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a handler can do about an error. The names are those of the Python exceptions that DALI raises for them.
+/// The kind of an error: it says what a handler can do about it. The names are those of the Python exceptions that DALI
+/// raises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum ErrorKind {
@@ -20,7 +21,7 @@ pub enum ErrorKind {
     Memory = 5,
 }
 
-/// Where an error happened: in which array and chunk, and at which value of a store. Each part may be unknown.
+/// Where an error happened: the array and chunk, and the value of a store. Each part may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// The store's location, without secrets.
@@ -31,41 +32,42 @@ pub struct Site {
     pub chunk: Option<String>,
     /// The coordinates of an inner chunk in the array's grid of inner chunks.
     pub inner_chunk: Option<Vec<u64>>,
-    /// The key of a value of the store.
+    /// The key of the value in the store.
     pub key: Option<String>,
-    /// The bytes of the value that were read.
+    /// The range of bytes of the value that was to be read.
     pub range: Option<Range<u64>>,
     /// How often a request was sent.
     pub tries: Option<u32>,
 }
 
 impl Site {
-    /// In a store.
+    /// A place in the store at this location.
     pub fn store(location: impl Into<String>) -> Self {
         Self { store: Some(location.into()), ..Self::default() }
     }
-    /// In an array of it.
+    /// Adds the name of the array.
     #[must_use]
     pub fn array(self, name: impl Into<String>) -> Self {
         Self { array: Some(name.into()), ..self }
     }
-    /// In a chunk or shard of that.
+    /// Adds the key of the chunk or shard.
     #[must_use]
     pub fn chunk(self, key: impl Into<String>) -> Self {
         Self { chunk: Some(key.into()), ..self }
     }
-    /// At the value of `key`.
+    /// Adds the key of a value of the store.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
-    /// At these bytes of the value.
+    /// Adds a range of the value: `len` bytes from `offset`.
     #[must_use]
     pub fn range(self, offset: u64, len: usize) -> Self {
         Self { range: Some(offset..offset.saturating_add(len as u64)), ..self }
     }
 
-    /// This place, with what only `inner` tells. A key is one of the store that is named.
+    /// Fills the unknown parts of this place from `inner`. The key and the range of `inner` are dropped if `inner`
+    /// names another store: the key must belong to the store that is named.
     fn around(self, inner: Self) -> Self {
         let same_store = self.store.is_none() || inner.store.is_none() || self.store == inner.store;
         Self {
@@ -95,16 +97,16 @@ impl fmt::Display for Site {
     }
 }
 
-/// A name that doesn't exist, or that is missing, and the names that do exist.
+/// The details of an error about a name that doesn't exist or wasn't given, with the names that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownName {
-    /// What was asked for; `None` if a name has to be given.
+    /// The name that was given; `None` if a name is missing.
     pub name: Option<String>,
-    /// The names of arrays or dimensions, in their order. Long lists may be cut.
+    /// The existing names (of arrays, dimensions or options), in their order. Long lists may be cut.
     pub known: Vec<String>,
 }
 
-/// An error of the reader. Cheap to clone, since one bad chunk fails every batch that uses it.
+/// An error of the reader. Clones are cheap, because one bad chunk fails every batch that uses it.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
@@ -122,82 +124,82 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` that says `message`: what was expected, what was found, where, and what to do.
+    /// Makes an error of `kind`. The message says what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let (message, site) = (message.into(), Site::default());
         Self(Arc::new(Inner { kind, message, site, unknown: None, source: None, refused: false }))
     }
-    /// [`ErrorKind::Value`].
+    /// Makes an error of [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Value, message)
     }
-    /// [`ErrorKind::Type`].
+    /// Makes an error of [`ErrorKind::Type`].
     pub fn dtype(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Type, message)
     }
-    /// [`ErrorKind::Index`].
+    /// Makes an error of [`ErrorKind::Index`].
     pub fn index(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Index, message)
     }
-    /// [`ErrorKind::Runtime`].
+    /// Makes an error of [`ErrorKind::Runtime`].
     pub fn runtime(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Runtime, message)
     }
-    /// [`ErrorKind::Memory`].
+    /// Makes an error of [`ErrorKind::Memory`].
     pub fn memory(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Memory, message)
     }
-    /// The same error: a store refuses access, which some stores also say of what isn't there.
+    /// Marks the error as a refusal of access by a store. Some stores also refuse access to keys that don't exist.
     pub(crate) fn refusing(self) -> Self {
         self.with(|inner| inner.refused = true)
     }
-    /// Whether it is such a refusal.
+    /// Whether the error is a refusal of access by a store.
     pub(crate) fn is_refused(&self) -> bool {
         self.0.refused
     }
-    /// What a handler can do about it.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
-    /// The sentence, without the kind. It names the place, and what the source says.
+    /// Returns the message, without the kind. It names the place, and includes what the source says.
     pub fn message(&self) -> &str {
         &self.0.message
     }
-    /// Where it happened. Of stores that lie in one another (chunks in a file that another store refers to) the outer one is
-    /// named.
+    /// Returns where the error happened. If one store refers to files of another store (virtual chunks), the place
+    /// names the outer store, which has the references.
     pub fn site(&self) -> &Site {
         &self.0.site
     }
-    /// The name that doesn't exist, if that is the error.
+    /// Returns the name that doesn't exist, if the error is about one.
     pub fn unknown_name(&self) -> Option<&UnknownName> {
         self.0.unknown.as_ref()
     }
-    /// The same error with `text` put before it.
+    /// Puts `text` before the message.
     #[must_use]
     pub fn within(&self, text: impl fmt::Display) -> Self {
         self.clone().with(|inner| inner.message = format!("{text}: {}", inner.message))
     }
-    /// The same error with `site` put before it, e.g. the chunk in which it happened.
+    /// Puts `site` before the message, e.g. the chunk in which the error happened, and records it in [`Self::site`].
     #[must_use]
     pub fn at(&self, site: Site) -> Self {
         self.within(&site).placed(site)
     }
-    /// The same error, whose message names `site` already.
+    /// Records `site` in [`Self::site`]. The message must name the site already.
     #[must_use]
     pub fn placed(self, site: Site) -> Self {
         self.with(|inner| inner.site = site.around(std::mem::take(&mut inner.site)))
     }
-    /// The same error, which `source` caused. The message tells what the source says.
+    /// Records `source` as the cause. The message must already include what the source says.
     #[must_use]
     pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.with(|inner| inner.source = Some(Arc::new(source)))
     }
-    /// The same error, which is that a name doesn't exist.
+    /// Records that the error is about a name that doesn't exist (`None`: a name is missing), and the names that exist.
     #[must_use]
     pub fn unknown(self, name: Option<&str>, known: Vec<String>) -> Self {
         self.with(|inner| inner.unknown = Some(UnknownName { name: name.map(str::to_owned), known }))
     }
-    /// The same error for a handler that shall do something else about it: no refusal any more.
+    /// Changes the kind, so that handlers treat the error differently. It no longer counts as a refusal of access.
     #[must_use]
     pub fn of_kind(self, kind: ErrorKind) -> Self {
         self.with(|inner| (inner.kind, inner.refused) = (kind, false))
@@ -220,7 +222,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What a caught panic said.
+/// Returns the message of a caught panic.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Stands before a bare token, so that it can't be confused with a string of the same letters.
+/// Marks a bare token (`NaN`, `Infinity`) that became a string, so that it can't be confused with a string of the same
+/// letters.
 const BARE: char = '\u{0}';
 
-/// Parses JSON, which may begin with a byte order mark; bare tokens become strings that [`bare_float`] understands.
+/// Parses JSON. It may begin with a byte order mark. Bare tokens become strings that [`bare_float`] understands.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let first = match serde_json::from_slice(bytes) {
@@ -22,12 +23,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
     serde_json::from_slice(&quoted).map_err(wrong)
 }
 
-/// The float of a bare `NaN`, `Infinity` or `-Infinity`.
+/// Returns the float of a bare `NaN`, `Infinity` or `-Infinity`. `None` for other strings.
 pub(crate) fn bare_float(text: &str) -> Option<f64> {
     named_float(text.strip_prefix(BARE)?)
 }
 
-/// The float with the name that Zarr gives it.
+/// Returns the float that Zarr calls `NaN`, `Infinity` or `-Infinity`, quoted or bare. `None` for other strings.
 pub(crate) fn named_float(text: &str) -> Option<f64> {
     Some(match text.strip_prefix(BARE).unwrap_or(text) {
         "NaN" => f64::NAN,
@@ -37,7 +38,7 @@ pub(crate) fn named_float(text: &str) -> Option<f64> {
     })
 }
 
-/// The document with bare tokens as strings; `None` if it has none.
+/// Returns the document with bare tokens as strings; `None` if it has no bare tokens.
 pub(crate) fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     let mut found = false;
@@ -68,7 +69,7 @@ pub(crate) fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-/// A value as it stands in messages: its JSON, cut when long.
+/// Returns a value as text for messages: its JSON, cut after 120 characters.
 pub(crate) fn shown(value: &Value) -> String {
     let mut text = value.to_string();
     for token in ["NaN", "Infinity", "-Infinity"] {

@@ -1,8 +1,9 @@
-//! Labels: finds the indices of elements by their coordinates, for `pick`.
+//! Finds the indices of elements by their coordinates (labels), for `pick`.
 //!
-//! The coordinates of a dimension are the array of its name, in the group of the arrays that have the dimension or in the
-//! nearest group around it, as CF and xarray's `DataTree` have it. Labels are compared with decoded coordinates, whatever
-//! `mask_and_scale` says of the reader's own arrays. Each store has coordinates of its own.
+//! The coordinates of a dimension are in the array that has the dimension's name. This array is searched in the group
+//! of the arrays that have the dimension, then in the groups around it, the nearest first, as in CF and xarray's
+//! `DataTree`. Labels are compared with decoded coordinates, whatever `mask_and_scale` says for the reader's own
+//! arrays. Each store has its own coordinates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,50 +18,51 @@ use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
 use crate::stored_type::{float_bits, float_value};
 
-/// Coordinates that an error shows.
+/// Most coordinates that an error message shows.
 const SHOWN: usize = 20;
 
 /// A group with arrays that have the dimension.
 struct Group {
-    /// Its path; empty for the root.
+    /// The path of the group; empty for the root.
     path: String,
-    /// The arrays: index in the dataset, and which of its dimensions it is.
+    /// For each array its index in the dataset, and the index of the dimension in the array.
     arrays: Vec<(usize, usize)>,
 }
 
 /// The coordinates in one store.
 struct Coordinates {
     store: String,
-    /// The name of their array.
+    /// The name of the array with the coordinates.
     array: String,
-    /// Their type, decoded.
+    /// The type of the decoded coordinates.
     dtype: DType,
     values: Vec<f64>,
 }
 
-/// The indices along `dim` of the elements that have `labels` as coordinates, in the order of the labels. Of `spec`, paths,
-/// arrays, dims and options of stores count. The result has one list of indices for each store; or one for all, where these are
-/// the same, or stores are joined along `dim`.
+/// Finds the elements along `dim` whose coordinates are `labels`, and returns their indices in the order of the labels.
+/// Only the paths, arrays, dims and store options of `spec` are used. The result has one list of indices for each
+/// store. It has a single list if all stores have the same indices and the same length, or if stores are joined along
+/// `dim`.
 ///
 /// # Errors
-/// If the dimension is unknown, if a store lacks its coordinates, or if a label isn't the coordinate of exactly one element:
-/// in each store, or in all of them together if stores are joined along `dim`.
+/// If the dimension is unknown, if a store lacks its coordinates, or if a label isn't the coordinate of exactly one
+/// element. If stores are joined along `dim`, the elements of all stores count together, otherwise those of each store.
 pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
-    // Of the reader's own arrays only shapes count, whatever their attributes say.
+    // Only the shapes of the reader's own arrays are needed, so their attributes aren't decoded.
     let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
     let is_joined = spec.source.paths.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
     // The array of coordinates, and what was found in it.
     let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
-    // Arrays that have a store of their own have no labels.
+    // The stores after these belong to arrays with a store of their own. Labels don't apply to them.
     let stores = &dataset.stores[..spec.source.paths.len().min(dataset.stores.len())];
     for group in groups(&dataset, &name) {
         let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
         let all: Vec<Coordinates> = each_store(stores, read).into_iter().collect::<Result<_>>()?;
         let together = if is_joined { all.len() } else { 1 };
         let mut places: Vec<_> = all.chunks(together).map(|some| places(&name, labels, some)).collect::<Result<_>>()?;
-        // One list for all stores is for dimensions of one length.
+        // One list may stand for all stores only if the dimension has the same length in all of them.
         let is_same =
             |(place, one): (&Vec<i64>, &Coordinates)| *place == places[0] && one.values.len() == all[0].values.len();
         if !is_joined && places.iter().zip(&all).all(is_same) {
@@ -82,7 +84,7 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     Ok(Pick { dim: dim.clone(), indices })
 }
 
-/// The groups that have arrays with the dimension `name`. A store that is an array has none.
+/// Returns the groups that have arrays with the dimension `name`. An array at the root of its store is in no group.
 fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (array, info) in dataset.arrays.iter().enumerate() {
@@ -97,7 +99,7 @@ fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
     groups
 }
 
-/// The coordinates of a group's arrays in the store number `i`.
+/// Reads the coordinates of a group's arrays in the store number `i`.
 fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
     let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
     let array = array.ok_or_else(|| missing(name, store.location()))?;
@@ -123,13 +125,13 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
     Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
 }
 
-/// The index of each label among the coordinates of these stores, counted over all of them.
+/// Returns the index of each label among the coordinates of these stores, counted over all of them.
 fn places(name: &str, labels: &[f64], stores: &[Coordinates]) -> Result<Vec<i64>> {
-    // How often each label was found, and where first.
+    // For each label: how often it was found, and the index where it was found first.
     let mut all = vec![(0usize, 0i64); labels.len()];
     let mut start = 0;
     for Coordinates { dtype, values, .. } in stores {
-        // A label such as 0.1 means the coordinate that is stored as precisely as its type allows.
+        // A label such as 0.1 means the coordinate 0.1 as the stored type can represent it.
         let keys: Vec<u64> = labels
             .iter()
             .map(|&label| key(if dtype.is_float() { float_value(float_bits(label, *dtype), *dtype) } else { label }))
@@ -163,13 +165,13 @@ fn places(name: &str, labels: &[f64], stores: &[Coordinates]) -> Result<Vec<i64>
     Ok(all.into_iter().map(|(_, at)| at).collect())
 }
 
-/// Equal for numbers that are equal.
+/// Returns a key for hashing that is equal for equal numbers.
 fn key(value: f64) -> u64 {
-    // Zero has two forms.
+    // Adding zero turns -0.0 into 0.0.
     (value + 0.0).to_bits()
 }
 
-/// The coordinates as text for errors.
+/// Returns the coordinates as text for errors, at most [`SHOWN`] of them.
 fn shown(stores: &[Coordinates]) -> String {
     let one = |dtype: DType, value: f64| match dtype {
         DType::F16 | DType::F32 => format!("{:?}", value as f32),

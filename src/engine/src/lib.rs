@@ -1,17 +1,18 @@
 //! The engine of dali-zarr: from a spec to finished batches. It knows nothing of DALI or Python.
 //!
-//! The way of the data:
+//! The steps, from arguments to batches:
 //!
 //! | step | module |
 //! |---|---|
-//! | what is asked for | [`spec`] |
+//! | the arguments of a reader | [`spec`] |
 //! | where the bytes are: local files, objects, zip archives, Icechunk, references | [`store`] |
 //! | arrays, chunk grids, CF attributes, sharding | [`dataset`] |
 //! | the order of the samples, and where a checkpoint stands in it | [`order`] |
 //! | the samples' extents, and the outputs' shapes | [`geometry`] |
 //! | which chunks a batch needs, and which elements of each | [`plan`], `chunk_index` |
 //! | how memory is divided | [`budget`] |
-//! | what is read, decoded and kept when | `scheduler`, which speaks to all others in `messages` |
+//! | deciding what is read, decoded and kept, and when | `scheduler`, which talks to the other modules through
+//! `messages` |
 //! | reading encoded chunks, through the [`cache`] | `io` |
 //! | decoding | [`codec`] on the CPU, in the threads of `cpu`; `gpu` |
 //! | finishing outputs: masks, scales, casts, crops | [`assemble`] on the CPU; `gpu` |
@@ -19,7 +20,7 @@
 //! | what a reader would do; indices of labels | [`explain`], [`labels`] |
 //! | random worlds that test the scheduler | [`worlds`] |
 //!
-//! No module imports from one above it: DESIGN.md has the order, and a test holds it.
+//! No module imports from a module above it. DESIGN.md has the order, and a test checks it.
 
 pub mod assemble;
 pub mod batch;

@@ -1,12 +1,12 @@
-//! Ranges and names of threads for profilers: the half of NVTX that a program has. A profiler names a library in
-//! `NVTX_INJECTION64_PATH`, which is loaded at the first range and puts its functions into tables that it asks for; without
-//! one a range costs a load and a branch.
+//! Reports ranges and the names of threads to profilers: the program's half of NVTX. A profiler puts the path of its
+//! library into `NVTX_INJECTION64_PATH`. The library is loaded at the first range. It asks for NVTX's tables and writes
+//! its functions into them. Without a profiler, a range costs a load and a branch.
 //!
-//! Own code, because the crate `nvtx` takes more than it gives: version 2.0 makes its bindings whenever it is built, with 16 more
-//! crates and libclang, which not every machine that builds this has; version 1.3, the last one of its former author, makes two
-//! strings on the heap for each range, also where there is no profiler.
+//! Why not the crate `nvtx`: version 2.0 generates its bindings at every build, which takes 16 more crates and
+//! libclang, and not every build machine has libclang. Version 1.3, the last one of its former author, allocates two
+//! strings for each range, even without a profiler.
 //!
-//! `unsafe` is allowed here: it calls the profiler's functions by the types that NVTX gives them.
+//! `unsafe` is allowed here: the code calls the profiler's functions with the types that NVTX defines.
 
 #![allow(unsafe_code)]
 
@@ -15,30 +15,30 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Names the profiler's library.
+/// The environment variable with the path of the profiler's library.
 const INJECTION: &str = "NVTX_INJECTION64_PATH";
 
-/// Functions of each module of NVTX's interface, the unused number 0 included: none, CORE, CUDA, OPENCL, CUDART, CORE2, SYNC.
-/// Profilers expect all modules; only CORE is called from here.
+/// Number of functions in each module of NVTX's interface, with the unused number 0: none, CORE, CUDA, OPENCL, CUDART,
+/// CORE2, SYNC. Profilers expect all modules; only functions of CORE are called from here.
 const FUNCTIONS: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
 const MAX_FUNCTIONS: usize = 16;
 const CORE: usize = 1;
-/// Numbers of functions in CORE.
+/// Indices of functions in the table of CORE.
 const RANGE_PUSH: usize = 9;
 const RANGE_POP: usize = 11;
 const NAME_THREAD: usize = 14;
 
 type FunctionPointer = AtomicPtr<c_void>;
-/// Addresses of slots, as the profiler sees them: nothing, one for each function, nothing.
+/// One module's table as the profiler sees it: null, then the address of a slot for each function, then null.
 type Table = [*const FunctionPointer; MAX_FUNCTIONS + 1];
 
-/// Where the profiler puts its functions.
+/// The slots. The profiler writes its functions here.
 static POINTERS: [[FunctionPointer; MAX_FUNCTIONS]; FUNCTIONS.len()] =
     [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_FUNCTIONS] }; FUNCTIONS.len()];
 
 struct Tables([Table; FUNCTIONS.len()]);
 
-// SAFETY: the addresses are those of statics of atomics, and never change.
+// SAFETY: the addresses point to static atomics, and never change.
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = {
@@ -79,7 +79,7 @@ extern "C" fn ignore_version(_: u32) {}
 
 extern "C" fn module_table(module: c_uint, table: *mut *const *const FunctionPointer, size: *mut c_uint) -> c_int {
     let Some(functions) = FUNCTIONS.get(module as usize).copied().filter(|&n| n > 0) else { return 0 };
-    // SAFETY: NVTX lets the profiler pass null for what it doesn't want; else the pointers are good to write.
+    // SAFETY: NVTX lets the profiler pass null for a result that it doesn't want; other pointers are good to write.
     unsafe {
         if !table.is_null() {
             *table = TABLES.0[module as usize].as_ptr();
@@ -104,7 +104,7 @@ type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
 type NameThread = unsafe extern "C" fn(u32, *const c_char);
 
-/// What the profiler gave.
+/// The profiler's functions that are called from here; `None` if the profiler doesn't provide them.
 #[derive(Clone, Copy)]
 struct Profiler {
     ranges: Option<(Push, Pop)>,
@@ -126,7 +126,7 @@ fn attach() -> Option<Profiler> {
             return None;
         }
     };
-    // SAFETY: NVTX gives the function of this name this type.
+    // SAFETY: NVTX defines this type for the function of this name.
     let started = match unsafe { library.get::<Initialize>(b"InitializeInjectionNvtx2\0") } {
         // SAFETY: as above; the tables that it may ask for are statics.
         Ok(initialize) => unsafe { initialize(export_table) != 0 },
@@ -135,7 +135,7 @@ fn attach() -> Option<Profiler> {
     if !started {
         return None;
     }
-    // Its functions are called until the process ends.
+    // The library stays loaded: its functions are called until the process ends.
     std::mem::forget(library);
     let function = |n: usize| {
         let function = POINTERS[CORE][n].load(Ordering::Acquire);
@@ -150,17 +150,17 @@ fn attach() -> Option<Profiler> {
     }
 }
 
-/// A stage of the calling thread's work, from its making to its end.
+/// A range: a stage of the calling thread's work. It ends when this value is dropped.
 pub(crate) struct Range {
     pop: Option<Pop>,
-    /// Ranges begin and end on the same thread.
+    /// Keeps the type from being `Send`: a range must end on the thread where it began.
     here: PhantomData<*const ()>,
 }
 
-/// Begins a range.
+/// Begins a range with this name.
 pub(crate) fn range(name: &'static CStr) -> Range {
     let pop = profiler().and_then(|p| p.ranges).map(|(push, pop)| {
-        // SAFETY: NVTX's type; the name ends with a NUL.
+        // SAFETY: the function has NVTX's type, and the name ends with a NUL.
         unsafe { push(name.as_ptr()) };
         pop
     });
@@ -170,7 +170,8 @@ pub(crate) fn range(name: &'static CStr) -> Range {
 impl Drop for Range {
     fn drop(&mut self) {
         if let Some(pop) = self.pop {
-            // SAFETY: NVTX's type; the range was pushed on this thread, for the type isn't Send.
+            // SAFETY: the function has NVTX's type, and the range was pushed on this thread, because `Range` isn't
+            // `Send`.
             unsafe { pop() };
         }
     }
@@ -181,7 +182,7 @@ pub(crate) fn name_thread(name: &str) {
     if let Some(name_thread) = profiler().and_then(|p| p.name_thread)
         && let Ok(name) = CString::new(name)
     {
-        // SAFETY: asks for a number, and NVTX's type; the name ends with a NUL.
+        // SAFETY: the system call only returns a number; the function has NVTX's type, and the name ends with a NUL.
         unsafe { name_thread(libc::syscall(libc::SYS_gettid) as u32, name.as_ptr()) };
     }
 }

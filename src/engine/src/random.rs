@@ -1,5 +1,5 @@
-//! Numbers that look random and are functions of a key, the same on every platform and in every later version: orders and
-//! positions of crops are part of what checkpoints mean, so nothing here may change.
+//! Pseudo-random numbers: functions of a key, the same on every platform and in every later version. A checkpoint
+//! relies on this for the order of samples and the positions of crops, so nothing here may change.
 
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -10,12 +10,12 @@ pub(crate) const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// One number that depends on every bit of every part.
+/// Hashes all parts to one number, which depends on every bit of every part and on their order.
 pub(crate) fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN, |state, &part| mix(state.wrapping_add(GOLDEN) ^ mix(part.wrapping_add(GOLDEN))))
 }
 
-/// Maps 64 random bits onto `0..n` (0 if `n` is 0), without a modulo's bias worth naming.
+/// Maps 64 random bits to `0..n` (0 if `n` is 0). The bias is negligible.
 pub(crate) fn below(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

@@ -1,6 +1,6 @@
 //! Counters of a reader, shared by its threads.
 //!
-//! Every chunk that was read ends in one of four of them: once nothing is in flight, `chunks_read` is the sum of
+//! Each chunk that was read is also counted by its outcome. Once nothing is in flight, `chunks_read` is the sum of
 //! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
 
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ pub struct Stats {
     pub bytes_read: AtomicU64,
     /// Reads of stores, shard indexes not counted.
     pub reads: AtomicU64,
-    /// Of `reads`: those that GPUDirect Storage made to the device.
+    /// Reads by GPUDirect Storage to the device; part of `reads`.
     pub reads_gds: AtomicU64,
     /// Shard indexes read from stores.
     pub index_reads: AtomicU64,
-    /// Chunks decoded by the CPU, also those that it decoded for a GPU.
+    /// Chunks decoded by the CPU, including those that it decoded for a GPU.
     pub chunks_decoded_cpu: AtomicU64,
     /// Chunks decoded by the GPU.
     pub chunks_decoded_gpu: AtomicU64,
@@ -33,19 +33,19 @@ pub struct Stats {
     pub chunks_uncompressed: AtomicU64,
     /// Chunks that were read but can't be decoded.
     pub chunks_failed: AtomicU64,
-    /// Of `chunks_decoded_cpu`: those that the GPU was meant to decode.
+    /// Chunks that the CPU decoded because the GPU had failed to; part of `chunks_decoded_cpu`.
     pub cpu_fallbacks: AtomicU64,
-    /// Of `chunks_decoded_cpu`: those that the GPU could have decoded, and that idle cores decoded while finished batches
-    /// waited.
+    /// Chunks that idle cores decoded in the GPU's place, while finished batches waited; part of `chunks_decoded_cpu`.
     pub chunks_shared: AtomicU64,
-    /// Batches that were taken while idle cores helped the GPU to decode.
+    /// Batches that the consumer took while idle cores helped the GPU to decode.
     pub batches_shared: AtomicU64,
-    /// While the consumer was the slower one, the GPU decoded nothing when more finished batches than this waited.
+    /// The latest reserve, in batches: if the consumer is the slower side, the GPU decodes nothing while more finished
+    /// batches than this wait.
     pub shared_reserve: AtomicU64,
-    /// How often a batch was served by a chunk that had been read for another batch.
+    /// Uses of chunks that needed no read, because the chunk had been read for another batch.
     pub chunks_from_memory: AtomicU64,
-    /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
-    /// needs them now.
+    /// Repeated reads of chunks that were read before and not kept, although a planned batch still needed them; part of
+    /// `chunks_read`.
     pub chunks_read_again: AtomicU64,
     /// Decoded chunks that were evicted although a planned batch needs them.
     pub evictions: AtomicU64,
@@ -53,43 +53,44 @@ pub struct Stats {
     pub nans_replaced: ByOutput,
     /// Batches finished.
     pub batches: AtomicU64,
-    /// Batches that weren't finished yet when the host asked for them.
+    /// Batches that weren't finished yet when the host program asked for them.
     pub waits: AtomicU64,
     /// Waves launched on the GPU.
     pub waves: AtomicU64,
-    /// Nanoseconds that reads took, summed over all that were under way at the same time.
+    /// Nanoseconds that reads took. Reads that overlap in time are added up.
     pub read_ns: AtomicU64,
-    /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes, and of the
-    /// copies by threads that read.
+    /// Nanoseconds from the beginning of each wave on the GPU until its copies were done, summed over lanes. The copies
+    /// by threads that read are added.
     pub copy_ns: AtomicU64,
     /// Nanoseconds that decode threads, or waves on the GPU, spent decoding.
     pub decode_ns: AtomicU64,
     /// Nanoseconds that decode threads, or waves on the GPU, spent assembling.
     pub assemble_ns: AtomicU64,
-    /// Nanoseconds that the host waited for batches.
+    /// Nanoseconds that the host program waited for batches.
     pub wait_ns: AtomicU64,
-    /// Of the cache, if there is one.
+    /// Counters of the cache, if there is one.
     pub cache: Arc<crate::cache::Counters>,
-    /// Of the requests to remote stores, those for metadata and indexes included.
+    /// Counters of requests to remote stores, including requests for metadata and indexes.
     pub remote: Arc<Counters>,
 }
 
-/// A counter for each array.
+/// A counter for each array, reported by the name of the array's output.
 #[derive(Debug, Default)]
 pub struct ByOutput(Vec<(Option<String>, AtomicU64)>);
 
 impl ByOutput {
-    /// For each array the name of its output, or `None` if nothing is counted.
+    /// Makes the counters. `names` has an item for each array: the name of its output, or `None` if nothing is counted
+    /// for it.
     pub fn new(names: impl Iterator<Item = Option<String>>) -> Self {
         Self(names.map(|name| (name, AtomicU64::new(0))).collect())
     }
 
-    /// How many arrays there are.
+    /// Returns the number of arrays.
     pub fn arrays(&self) -> usize {
         self.0.len()
     }
 
-    /// Adds to the counter of the array number `array`.
+    /// Adds `n` to the counter of the array number `array`.
     ///
     /// # Panics
     /// If there is no such array.
@@ -97,7 +98,7 @@ impl ByOutput {
         Stats::add(&self.0[array].1, n);
     }
 
-    /// The counters by name. Arrays with the same name are counted together.
+    /// Returns the counters by name. The counts of arrays with the same name are added up.
     pub fn to_map(&self) -> BTreeMap<&str, u64> {
         let mut all = BTreeMap::new();
         for (name, counter) in &self.0 {
@@ -131,7 +132,7 @@ impl Stats {
         counter.fetch_add((s * 1e9) as u64, Relaxed);
     }
 
-    /// All counters as a JSON object; times in seconds, summed over threads.
+    /// Returns all counters as a JSON object. Times are in seconds, summed over threads.
     pub fn to_json(&self) -> serde_json::Value {
         let n = |c: &AtomicU64| c.load(Relaxed);
         let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;

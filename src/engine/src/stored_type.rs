@@ -1,5 +1,5 @@
-//! Data types and fill values as metadata spells them. Every stored type becomes a [`DType`], or two of one, or an error that
-//! says the way out.
+//! Parses data types and fill values of metadata. A stored type becomes one [`DType`], or a pair of values of one
+//! [`DType`] (complex types), or an error that says what to do instead.
 
 use std::fmt;
 
@@ -13,31 +13,31 @@ use crate::json::{named_float, shown};
 /// A stored data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// What it is read as; of a complex type, that of the real and the imaginary part.
+    /// The type as which elements are read. For a complex type, the type of the real and of the imaginary part.
     pub dtype: DType,
-    /// Whether it is complex: read with one more dimension, real and imaginary part.
+    /// Whether the type is complex. Such arrays are read with one more dimension: real and imaginary part.
     pub is_complex: bool,
-    /// Of datetime64 and timedelta64, which are read as int64.
+    /// The unit of datetime64 and timedelta64, which are read as int64. `None` for other types.
     pub unit: Option<TimeUnit>,
-    /// Whether v2 metadata says that it is big-endian; v3 says that in the codec "bytes".
+    /// Whether v2 metadata says that elements are big-endian. False for v3, where the codec "bytes" says it.
     pub big_endian: bool,
 }
 
-/// What datetime64 and timedelta64 count: `scale` times `unit`.
+/// The unit in which datetime64 and timedelta64 count: `scale` times `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimeUnit {
     is_difference: bool,
     scale: u32,
-    /// NumPy's name; empty for its "generic", which is none.
+    /// NumPy's name of the unit; empty for NumPy's "generic", which means no unit.
     unit: &'static str,
 }
 
 /// A fill value: bits of [`Stored::dtype`] in native order, zero-extended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fill {
-    /// Of a complex type, the real part.
+    /// The value. For a complex type, the real part.
     pub bits: u64,
-    /// The imaginary part of a complex type, else the same.
+    /// For a complex type, the imaginary part. Otherwise the same as `bits`.
     pub imaginary: u64,
 }
 
@@ -48,7 +48,7 @@ impl From<u64> for Fill {
 }
 
 impl Stored {
-    /// A type that isn't complex, without a unit, of v3.
+    /// Returns the stored type of `dtype`: not complex, without a unit, not big-endian.
     pub fn plain(dtype: DType) -> Self {
         Self { dtype, is_complex: false, unit: None, big_endian: false }
     }
@@ -62,7 +62,7 @@ impl Stored {
     }
 }
 
-/// As NumPy names it.
+/// Writes NumPy's name of the type.
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.unit, self.is_complex, self.dtype) {
@@ -95,7 +95,7 @@ impl TimeUnit {
         Some(Self { is_difference, scale, unit })
     }
 
-    /// Reads what follows a type's name: nothing, or `[10s]`.
+    /// Parses the text that follows a type's name: nothing, or a unit such as `[10s]`.
     fn parse(is_difference: bool, text: &str) -> Option<Self> {
         if text.is_empty() {
             return Self::new(is_difference, 1, "");
@@ -167,7 +167,7 @@ pub(crate) fn parse_v3(value: &Value) -> Result<Stored> {
     unit.map(Stored::time).ok_or_else(refused)
 }
 
-/// The type of the parts of the complex type with this name of v3.
+/// Returns the type of the real and imaginary part of the complex type with this v3 name; `None` if it isn't one.
 fn component(name: &str) -> Option<DType> {
     Some(match name {
         "complex64" => DType::F32,
@@ -176,7 +176,7 @@ fn component(name: &str) -> Option<DType> {
     })
 }
 
-/// The type with this name of v3.
+/// Returns the type with this v3 name, if it is neither complex nor a time.
 fn float_or_integer(name: &str) -> Option<DType> {
     if name == DType::BF16.name() { Some(DType::BF16) } else { DType::from_name(name) }
 }
@@ -207,7 +207,7 @@ fn refuse(value: &Value) -> Error {
     ))
 }
 
-/// Reads a fill value. `None` for v2's null ("undefined").
+/// Parses a fill value. Returns `None` for v2's null ("undefined").
 pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<Fill>> {
     let fill = match value {
         Value::Null => return Ok(None),
@@ -217,7 +217,7 @@ pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<Fill>> 
                 .map(|(bits, imaginary)| Fill { bits, imaginary }),
             _ => None,
         },
-        // As zarr-python reads it: a real number.
+        // A single value is the real part, as in zarr-python.
         _ if stored.is_complex => scalar_bits(value, stored.dtype).map(|bits| Fill { bits, imaginary: 0 }),
         Value::String(text) if stored.unit.is_some() && text == "NaT" => Some((i64::MIN as u64).into()),
         _ => scalar_bits(value, stored.dtype).map(Fill::from),
@@ -226,10 +226,11 @@ pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<Fill>> 
         .ok_or_else(|| Error::value(format!("fill_value: expected a value of {stored}, but found {}", shown(value))))
 }
 
-// Some writers give fill values as text: n5-zarr did until 2024 ("0", "nan"). They are read as zarr-python reads them, for which a
-// truth value is a number too, as in Python.
+// Some writers give fill values as text ("0", "nan"); n5-zarr did until 2024. Text is read as zarr-python reads it. A
+// truth value counts as a number, as in Python.
 
-/// A truth value. Text only where zarr-python, for which any is true, agrees with what it says.
+/// Parses a truth value. zarr-python reads any text as true, so text is accepted only if it says true or a number other
+/// than zero.
 fn truth(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(b) => Some(*b),
@@ -242,7 +243,7 @@ fn truth(value: &Value) -> Option<bool> {
     }
 }
 
-/// The bits of a float of `dtype`.
+/// Parses a float, and returns its bits as `dtype`.
 fn float(value: &Value, dtype: DType) -> Option<u64> {
     let number = match value {
         Value::Bool(b) => f64::from(u8::from(*b)),
@@ -265,23 +266,24 @@ fn float(value: &Value, dtype: DType) -> Option<u64> {
     Some(float_bits(number, dtype))
 }
 
-/// A whole number.
+/// Parses a whole number.
 fn integer(value: &Value) -> Option<i128> {
     match value {
         Value::Bool(b) => Some(i128::from(*b)),
         Value::Number(n) => {
             let exact = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-            // A number below -2^63 became a float, and the nearest one is -2^63.
+            // The JSON parser makes a float of a number below -2^63, and -2^63 may be the nearest float. So this float
+            // is refused.
             exact.or_else(|| n.as_f64().filter(|&f| f > i64::MIN as f64).and_then(whole))
         }
-        // zarr-python refuses "1.0".
+        // "1.0" is accepted here, though zarr-python refuses it.
         Value::String(s) => s.trim().parse().ok().or_else(|| s.trim().parse().ok().and_then(whole)),
         _ => None,
     }
 }
 
-/// Reads a scalar of `dtype` that is spelled like a fill value, as in the configurations of codecs: its bits, in native order,
-/// zero-extended.
+/// Parses a scalar of `dtype` that is written like a fill value, as in the configurations of codecs. Returns its bits
+/// in native order, zero-extended.
 pub(crate) fn scalar_bits(value: &Value, dtype: DType) -> Option<u64> {
     match dtype {
         DType::Bool => truth(value).map(u64::from),
@@ -290,12 +292,13 @@ pub(crate) fn scalar_bits(value: &Value, dtype: DType) -> Option<u64> {
     }
 }
 
-/// The float's value if it is whole.
+/// Returns the float as an integer, if it is whole and below 1e30 in magnitude.
 pub(crate) fn whole(f: f64) -> Option<i128> {
     (f.fract() == 0.0 && f.abs() < 1e30).then_some(f as i128)
 }
 
-/// The bits of an integer of `dtype`, zero-extended; `None` if it is out of range or `dtype` isn't an integer type.
+/// Returns the bits of an integer as `dtype`, zero-extended. `None` if it is out of range or `dtype` isn't an integer
+/// type.
 pub(crate) fn int_bits(i: i128, dtype: DType) -> Option<u64> {
     Some(match dtype {
         DType::I8 => u64::from(i8::try_from(i).ok()? as u8),
@@ -310,7 +313,7 @@ pub(crate) fn int_bits(i: i128, dtype: DType) -> Option<u64> {
     })
 }
 
-/// The integer with these bits.
+/// Returns the integer with these bits; `None` if `dtype` isn't an integer type.
 pub(crate) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
     Some(match dtype {
         DType::I8 => i128::from(bits as u8 as i8),
@@ -322,7 +325,7 @@ pub(crate) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
     })
 }
 
-/// The bits of the float of `dtype` that is nearest to `f`, zero-extended.
+/// Returns the bits of the float of type `dtype` that is nearest to `f`, zero-extended.
 pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
     match dtype {
         DType::F16 => u64::from(crate::dtype::half_from_f64(f).to_bits()),
@@ -332,7 +335,7 @@ pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
     }
 }
 
-/// The float with these bits.
+/// Returns the float with these bits.
 pub(crate) fn float_value(bits: u64, dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),

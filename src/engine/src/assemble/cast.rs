@@ -2,7 +2,8 @@
 //!
 //! `unsafe` is allowed here: elements are read and written through the addresses of jobs.
 //!
-//! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds once.
+//! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds
+//! once, except 64-bit integers to bfloat16, which go by way of float64.
 
 #![allow(unsafe_code)]
 
@@ -12,23 +13,25 @@ use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 
 /// An element as it lies in memory.
 pub(super) trait Element: Copy {
-    /// Bytes.
+    /// Size in bytes.
     const SIZE: usize = size_of::<Self>();
-    /// From memory, in native order or swapped.
+    /// Reads an element from memory, in native byte order or swapped.
     fn load(bytes: *const u8, swap: bool) -> Self;
-    /// To memory.
+    /// Writes the element to memory, in native byte order.
     fn store(self, bytes: *mut u8);
-    /// From the low bits.
+    /// Makes an element from the low bits of `bits`.
     fn from_bits64(bits: u64) -> Self;
-    /// Exact but for 64-bit integers, which round.
+    /// Converts to float64: exactly, except 64-bit integers, which are rounded.
     fn to_f64(self) -> f64;
-    /// One rounding, saturating.
+    /// Converts from float64, with one rounding. Integers saturate.
     fn from_f64(v: f64) -> Self;
-    /// From an integer; saturating, or one rounding.
+    /// Converts from an integer. Integers saturate. Floats are rounded once, except bfloat16, which goes by way of
+    /// float64.
     fn from_int(v: i128) -> Self;
     /// The value as an integer, for integers and bool; `None` for floats.
     fn to_int(self) -> Option<i128>;
-    /// As NumPy's `astype` on x86-64: modulo 2^64, fractions cut off, and of floats that int64 can't hold its smallest value.
+    /// Converts to int64 as NumPy's `astype` does on x86-64. Integers are taken modulo 2^64, and fractions are cut off.
+    /// Floats that int64 can't hold become its smallest value.
     #[inline(always)]
     fn to_i64(self) -> i64 {
         let limit = 2f64.powi(63);
@@ -40,7 +43,7 @@ pub(super) trait Element: Copy {
     }
 }
 
-/// The element of `dtype` with these bits, as float64.
+/// Returns the element of type `dtype` with these bits, as float64.
 pub(super) fn value(bits: u64, dtype: DType) -> f64 {
     fn of<T: Element>(bits: u64) -> f64 {
         T::from_bits64(bits).to_f64()
@@ -66,7 +69,7 @@ macro_rules! memory {
     ($t:ty, $bits:ty) => {
         #[inline(always)]
         fn load(bytes: *const u8, swap: bool) -> Self {
-            // SAFETY: the caller of the assembler passes boxes that lie in their buffers; no alignment is assumed.
+            // SAFETY: callers of `run` pass boxes that lie in their buffers; no alignment is assumed.
             let bits = unsafe { bytes.cast::<$bits>().read_unaligned() };
             Self::from_bits64(u64::from(if swap { bits.swap_bytes() } else { bits }))
         }
@@ -185,7 +188,7 @@ impl Element for Bool {
     }
 }
 
-/// The direct conversion, with one rounding at most.
+/// Converts an element directly. Integers don't become float64 first, except on the way to float16 and bfloat16.
 #[inline(always)]
 pub(super) fn convert<S: Element, D: Element>(v: S) -> D {
     match v.to_int() {

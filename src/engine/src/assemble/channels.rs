@@ -1,5 +1,5 @@
-//! Runs jobs whose elements have the mean and stddev of their channel, on the CPU: by the code for one mean and stddev, or, for
-//! long rows of channels, in three steps over a buffer. The values are the same to the bit.
+//! Runs jobs on the CPU whose operation has a table of channels. It takes one channel after the other, by the code for
+//! a single mean and stddev, or processes long rows of channels in three steps over a buffer. Both give the same bits.
 //!
 //! `unsafe` is allowed here: jobs and operations carry addresses, as in `cpu`.
 
@@ -10,16 +10,17 @@ use dali_zarr_kernels::{Job, Op, Source};
 use super::cpu::run;
 use crate::dtype::DType;
 
-/// Up to so many channels are taken one after the other, over all rows.
+/// If the innermost dimension has at most this many channels, and more rows than channels, the channels are taken one
+/// after the other, each over all rows.
 const FEW: u32 = 16;
 
-/// Elements of the buffer.
+/// Elements in the buffer.
 const BUFFER: usize = 512;
 
-/// Runs one job of an operation with a table. Returns how many NaNs it replaced.
+/// Runs one job whose operation has a table. Returns how many NaNs it replaced.
 ///
 /// # Safety
-/// As for [`run`]; the table has all channels that the job names.
+/// As for [`run`]. The table has all channels that the job names.
 pub(super) unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
     let (dim, first, step) = job.channels();
     let inner = job.ndim as usize - 1;
@@ -39,7 +40,7 @@ pub(super) unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
     (0..i64::from(job.extent[dim])).map(one).sum()
 }
 
-/// Elements from `from` on along one dimension of a job.
+/// Returns the part of a job that has `count` elements along dimension `dim`, from element `from` on.
 fn part(job: &Job, op: &Op, dim: usize, from: i64, count: u32) -> Job {
     let mut part = *job;
     let bytes = |dtype: i32| DType::ALL[dtype as usize].size() as i64;
@@ -49,7 +50,7 @@ fn part(job: &Job, op: &Op, dim: usize, from: i64, count: u32) -> Job {
     part
 }
 
-/// One innermost row of a job, as a job of one dimension.
+/// Returns the innermost row number `row` of a job, as a job with one dimension.
 fn of_row(job: &Job, op: &Op, row: u64) -> Job {
     let inner = job.ndim as usize - 1;
     let (mut found, mut rest) = (*job, row);
@@ -62,7 +63,7 @@ fn of_row(job: &Job, op: &Op, row: u64) -> Job {
     Job { source: job.source, layout: job.layout, ..row }
 }
 
-/// A row of channels: decoded to float64, normalised, cast.
+/// Decodes a row of channels to float64, normalises it, and casts it. Returns how many NaNs it replaced.
 fn by_row(row: &Job, op: &Op, of_channel: impl Fn(i64) -> [f64; 2]) -> u64 {
     let decode = Op { has_norm: 0, dst_dtype: DType::F64 as i32, ..*op };
     let cast = Op::cast(DType::F64 as i32, op.dst_dtype);

@@ -15,8 +15,8 @@ use half::{bf16, f16};
 /// Runs one job, whose `src` and `dst` are addresses. Returns how many NaNs it replaced.
 ///
 /// # Safety
-/// The job's boxes must lie in memory that is alive; nobody else may touch the destination meanwhile, nor write the
-/// source. The operation is one of [`super::Ops`] that is alive.
+/// The job's boxes must lie in memory that is alive. Meanwhile nobody else may touch the destination or write the
+/// source. The operation belongs to [`super::Ops`] that are alive.
 pub unsafe fn run(job: &Job, op: &Op) -> u64 {
     debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
     if op.has_norm == NORM_TABLE {
@@ -60,7 +60,8 @@ pub unsafe fn run(job: &Job, op: &Op) -> u64 {
     dispatch!(job, op, op.src_dtype, from)
 }
 
-/// One innermost row: source and its distance, destination and its distance, in bytes; elements.
+/// Processes one innermost row. Takes the source address and the distance of its elements in bytes, the same for the
+/// destination, and the number of elements.
 type Row = fn(*const u8, isize, *mut u8, isize, usize);
 
 /// Calls `row` for every innermost row of the box.
@@ -68,7 +69,7 @@ fn rows<const SIZE: usize>(job: &Job, row: Row) {
     walk(job, SIZE, SIZE, row);
 }
 
-/// Walks over the rows of a box.
+/// As [`rows`], with separate element sizes of source and destination, in bytes.
 #[inline(always)]
 fn walk(job: &Job, src_size: usize, dst_size: usize, mut row: impl FnMut(*const u8, isize, *mut u8, isize, usize)) {
     let inner = job.ndim as usize - 1;
@@ -141,7 +142,7 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
         rare_elements::<S, D>(job, op);
         return 0;
     }
-    // Compared as float64, as xarray's decoding does: 64-bit integers beyond 2^53 equal their neighbours.
+    // Missing values are compared as float64, as in xarray: 64-bit integers beyond 2^53 equal their neighbours.
     let missing: [f64; MAX_INLINE] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
     let missing = &missing[..op.num_missing as usize];
     let decode = |v: S| -> D {
@@ -172,7 +173,7 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
     0
 }
 
-/// What follows after missing values became NaN.
+/// Applies everything that follows after missing values became NaN: scale, offset, normalisation and cast.
 #[inline(always)]
 fn finished<D: Element>(x: f64, op: &Op) -> D {
     normalised(scaled(x, op), op)
@@ -199,7 +200,7 @@ fn scales_integers(op: &Op) -> bool {
     op.has_scale != 0 && op.decoded == DType::I64 as i32
 }
 
-/// [`elements`] for operations that multiply in int64, or have more missing values than they hold themselves.
+/// [`elements`] for operations that multiply in int64, or have more missing values than fit in them.
 fn rare_elements<S: Element, D: Element>(job: &Job, op: &Op) {
     let missing = listed(op);
     let decode = |v: S| -> D {
@@ -221,7 +222,7 @@ fn rare_elements<S: Element, D: Element>(job: &Job, op: &Op) {
     }
 }
 
-/// [`elements`] for operations that replace NaNs. Returns how many were.
+/// [`elements`] for operations that replace NaNs. Returns how many NaNs were replaced.
 fn filled_elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
     let own: [f64; MAX_INLINE] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
     let many = listed(op);
@@ -254,11 +255,12 @@ fn filled_elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
     replaced
 }
 
-/// The missing values of an operation that has more than it holds itself, in ascending order; else none.
+/// Returns the missing values of an operation, in ascending order, if they don't fit in it. Otherwise returns none.
 fn listed(op: &Op) -> &[f64] {
     match op.num_missing as usize {
         ..=MAX_INLINE => &[],
-        // SAFETY: the operation has the address of so many values, which live as long, as `run`'s caller promises.
+        // SAFETY: the operation holds the address of `n` values, which live as long as it does: `run`'s caller promises
+        // it.
         n => unsafe { std::slice::from_raw_parts(op.missing[0] as *const f64, n) },
     }
 }
@@ -268,7 +270,7 @@ fn is_listed(x: f64, missing: &[f64]) -> bool {
     missing.get(missing.partition_point(|&v| v < x)) == Some(&x)
 }
 
-/// Rounded to the type that CF decoding yields, where that is narrower than float64.
+/// Rounds to the type that CF decoding yields, if that is float32 or float16.
 #[inline(always)]
 fn rounded(x: f64, decoded: i32) -> f64 {
     match decoded {
@@ -278,7 +280,8 @@ fn rounded(x: f64, decoded: i32) -> f64 {
     }
 }
 
-/// Stores `f` of the address of each source element. Constants don't touch the source, whose address is then no one's.
+/// Calls `f` with the address of each source element, and stores the results. If the source is a constant, the address
+/// means nothing, and `f` must not read it.
 #[inline(always)]
 fn map<S: Element, D: Element>(job: &Job, mut f: impl FnMut(*const u8) -> D) {
     walk(job, S::SIZE, D::SIZE, |src, src_step, dst, dst_step, n| {

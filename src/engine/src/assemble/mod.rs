@@ -1,6 +1,6 @@
-//! Assembly: moves boxes of elements from decoded chunks into outputs, with byte order, missing values, scale, replaced NaNs,
-//! normalisation and cast in one pass. This module does it on the CPU, the kernel in `src/kernels` on the GPU. Both
-//! give the same bits.
+//! Assembly: moves boxes of elements from decoded chunks into outputs, and applies byte order, missing values, scale,
+//! replacement of NaNs, normalisation and cast in one pass. This module does it on the CPU, the kernels in
+//! `src/kernels` do it on the GPU. Both give the same bits.
 
 mod cast;
 mod channels;
@@ -16,36 +16,38 @@ use dali_zarr_kernels::{Job, MAX_INLINE, NORM_TABLE, Op, Shuffle, Source};
 use crate::dtype::DType;
 use crate::geometry::Norm;
 
-/// What decoding by CF conventions does to an array's elements before anything else; see `dataset::Cf`.
+/// Decoding by CF conventions, which is applied to an array's elements before anything else; see `dataset::Cf`.
 #[derive(Clone, Debug, Default)]
 pub struct Decoding {
     /// Bits of the values that mean "missing".
     pub missing: Vec<u64>,
-    /// Multiplied by.
+    /// Factor.
     pub scale: Option<f64>,
-    /// Multiplied by as int64, without any of the others.
+    /// Factor in int64, modulo 2^64. With it, there are no missing values, no `scale` and no `offset`.
     pub int_scale: Option<i64>,
-    /// Added after it.
+    /// Summand, added after scaling.
     pub offset: Option<f64>,
-    /// The type that results, to which each step is rounded; `None`: nothing is decoded.
+    /// The resulting type, to which each step is rounded; `None`: nothing is decoded.
     pub decoded: Option<DType>,
 }
 
-/// The operations that jobs name by their numbers.
+/// The operations of a reader. A job names one by its index.
 #[derive(Clone, Debug)]
 pub struct Ops {
     all: Vec<Op>,
-    /// What doesn't fit in operations, to which these have addresses: their missing values if they have many, and their tables.
+    /// Values that don't fit in the operations, which hold their addresses: long lists of missing values, and tables of
+    /// channels (mean and stddev of each channel).
     numbers: Arc<[f64]>,
 }
 
 impl Ops {
-    /// The operations, each with its missing values in ascending order if it has more than fit it.
+    /// Takes operations. If an operation has more than [`MAX_INLINE`] missing values, they come with it, in ascending
+    /// order.
     pub fn new(list: impl IntoIterator<Item = (Op, Vec<f64>)>) -> Self {
         Self::with_tables(list, [])
     }
 
-    /// The same, and behind them operations whose elements have the mean and stddev of their channel from a table.
+    /// As [`Self::new`], followed by operations with a table: the mean and stddev of each channel.
     pub fn with_tables(
         list: impl IntoIterator<Item = (Op, Vec<f64>)>,
         tables: impl IntoIterator<Item = (Op, Vec<f64>, Vec<(f64, f64)>)>,
@@ -68,26 +70,27 @@ impl Ops {
         Self { all: ops, ..all }
     }
 
-    /// What doesn't fit in the operations.
+    /// The values that don't fit in the operations, to be copied to a device.
     pub fn numbers(&self) -> &[f64] {
         &self.numbers
     }
 
-    /// The same operations for numbers that lie at the address `to` instead of here.
+    /// Returns the operations for a copy of [`Self::numbers()`] at the address `to`.
     pub fn at(&self, to: u64) -> Vec<Op> {
         self.moved(self.numbers.as_ptr() as u64, to)
     }
 
-    /// Whether any of them replaces NaNs.
+    /// Whether any operation replaces NaNs.
     pub fn fill(&self) -> bool {
         self.all.iter().any(|op| op.has_fillna != 0)
     }
 
-    /// Whether the elements of a job have the mean and stddev of their channel.
+    /// Whether a job's operation has a table of channels.
     pub fn is_by_channel(&self, job: &Job) -> bool {
         self.all[job.op as usize].has_norm == NORM_TABLE
     }
 
+    /// Returns the operations with their addresses moved by the distance between `from` and `to`.
     fn moved(&self, from: u64, to: u64) -> Vec<Op> {
         let moved = |op: &Op| {
             let mut op = *op;
@@ -111,7 +114,8 @@ impl Deref for Ops {
     }
 }
 
-/// Whether an operation only moves elements, swapping their bytes perhaps.
+/// Whether an operation only copies elements. It may swap their bytes. Bool is never copied: values other than 0 and 1
+/// become 1.
 pub const fn is_copy(op: &Op) -> bool {
     op.src_dtype == op.dst_dtype
         && op.num_missing == 0
@@ -122,8 +126,8 @@ pub const fn is_copy(op: &Op) -> bool {
         && op.src_dtype != DType::Bool as i32
 }
 
-/// How many bytes a job with this operation copies, if it only copies contiguous bytes of a chunk as they are. A chunk that is shuffled
-/// has its bytes in another order.
+/// Returns how many bytes a job copies, if it only copies contiguous bytes of a chunk unchanged. Otherwise returns
+/// `None`. A shuffled chunk has its bytes in another order, so they can't be copied unchanged.
 pub fn copied_bytes(job: &Job, op: &Op) -> Option<usize> {
     let contiguous = job.ndim == 1 && job.src_stride[0] == 1 && job.dst_stride[0] == 1;
     let of_chunk = job.source == Source::Chunk as u32 && job.layout.shuffle == Shuffle::None as u8;
@@ -131,8 +135,8 @@ pub fn copied_bytes(job: &Job, op: &Op) -> Option<usize> {
         .then(|| job.extent[0] as usize * DType::ALL[op.dst_dtype as usize].size())
 }
 
-/// The operation for elements of type `src` in native (`swap` false) or the other byte order, and its missing values if they
-/// are more than fit it, for [`Ops::new`].
+/// Makes the operation for elements of type `src`, in native byte order or, with `swap`, in the other one. Also returns
+/// its missing values if there are more than [`MAX_INLINE`], for [`Ops::new`].
 pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -> (Op, Vec<f64>) {
     let mut missing = [0; MAX_INLINE];
     let mut listed = Vec::new();

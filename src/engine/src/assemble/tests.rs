@@ -1,4 +1,4 @@
-//! What jobs make of elements, by their definition.
+//! Checks the values that jobs give against their definition.
 //!
 //! `unsafe` is allowed here: jobs hold addresses of the tests' vectors.
 
@@ -137,7 +137,7 @@ fn only_contiguous_bytes_in_their_true_order_are_plain_copies() {
         Op { dst_dtype: DType::F64 as i32, ..plain },
         Op { has_norm: 1, ..plain },
         Op { has_fillna: 1, ..plain },
-        // Other values than 0 and 1 become 1.
+        // Bool values other than 0 and 1 become 1.
         Op { src_dtype: DType::Bool as i32, dst_dtype: DType::Bool as i32, ..plain },
     ] {
         assert_eq!(copied_bytes(&whole, &other), None, "{other:?}");
@@ -158,7 +158,7 @@ fn decoding_to_float32_rounds_each_step() {
     assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
 }
 
-/// Whatever the CPU does, the kernels' source does too.
+/// The code for the CPU and the kernels' source, compiled for the host, give the same bits.
 #[test]
 fn rare_operations_give_the_same_on_both_sides() {
     let mut seed = 7u64;
@@ -173,7 +173,8 @@ fn rare_operations_give_the_same_on_both_sides() {
         let bytes: Vec<u8> = stored.iter().flat_map(|v| v.to_le_bytes()[..src.size()].to_vec()).collect();
         for dst in DType::ALL {
             let listed = Decoding {
-                // A third of what is stored, and each also as the neighbour that equals it in float64.
+                // A third of the stored values; for 64-bit types also their neighbours, which may equal them in
+                // float64.
                 missing: stored.iter().step_by(3).flat_map(|&v| [v, v ^ u64::from(src.size() == 8)]).collect(),
                 scale: Some(0.1),
                 decoded: Some(DType::F64),
@@ -192,7 +193,7 @@ fn rare_operations_give_the_same_on_both_sides() {
             });
             let stays = Decoding::default();
             let ops = pairs.iter().flat_map(|norm| {
-                // A factor in int64 leaves no NaN.
+                // After a factor in int64 there are no NaNs to replace.
                 let d = if norm.fillna.is_some() { [&listed, &stays] } else { [&listed, &integers] };
                 d.map(|d| op(src, stored[5], d, norm, false))
             });
@@ -241,7 +242,7 @@ fn values_that_mean_missing_are_found_in_lists_of_any_length() {
         let values: Vec<i16> = (0..n).map(|i| (i * 37 % 101 - 50) * 3).collect();
         let missing = values.iter().map(|&v| u64::from(v as u16)).collect();
         let decoding = Decoding { missing, decoded: Some(DType::F32), ..Decoding::default() };
-        // The copy is as good as the first one, which is gone.
+        // A clone stays valid after the original is dropped.
         let ops = Ops::new([op(DType::I16, 0, &decoding, &norm, false)]).clone();
         let got: Vec<f32> = apply(&stored, &ops[0], Source::Chunk);
         for (v, x) in stored.iter().zip(got) {
@@ -263,7 +264,7 @@ fn strided_boxes_of_every_size() {
     fn check<T: Copy + Default + PartialEq + std::fmt::Debug>(dtype: DType, of: fn(u64) -> T) {
         let src: Vec<T> = (0..120).map(of).collect();
         let mut dst = [T::default(); 200];
-        // A transposed box with a reversed dimension and a broadcast one.
+        // A transposed box with one reversed and one broadcast dimension.
         let dims = [(3, 0, 60), (4, -5, 1), (5, 20, 4)];
         let j = job(&raw const src[17] as u64, &raw mut dst[2] as u64, &dims, Source::Chunk);
         // SAFETY: the largest source index is 17 + 80, the smallest 2; the largest destination 2 + 120 + 3 + 16.

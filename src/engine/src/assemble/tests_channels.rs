@@ -1,4 +1,5 @@
-//! Operations with a table of channels give what a box of its own for each channel gives: here, and by the kernel's source.
+//! An operation with a table of channels gives the same values as one box for each channel: in this module, and in the
+//! kernel's source.
 //!
 //! `unsafe` is allowed here: jobs hold addresses of the tests' vectors.
 
@@ -25,7 +26,7 @@ impl Random {
 
 const CHANNELS: usize = 700;
 
-/// The number of a channel.
+/// Returns the mean and stddev of a channel.
 fn pair(channel: usize) -> (f64, f64) {
     (channel as f64 * 7.25 - 300.0, 0.3 + channel as f64 / 9.0)
 }
@@ -34,7 +35,8 @@ fn norm(mean_stddev: (f64, f64), fillna: Option<f64>, dtype: DType) -> Norm {
     Norm { array: 0, fillna, mean_stddev: Some(mean_stddev), fill: 2.5, dtype, imaginary: false }
 }
 
-/// A box with a dimension of channels in it: the job, how many elements source and output have, and the dimension.
+/// Makes a random box with a dimension of channels. Returns the job, the elements of its source and of its output, and
+/// the dimension.
 fn random_box(random: &mut Random) -> (Job, usize, usize, usize) {
     let ndim = 1 + random.below(4) as usize;
     let dim = random.below(ndim as u64) as usize;
@@ -43,7 +45,7 @@ fn random_box(random: &mut Random) -> (Job, usize, usize, usize) {
     for d in (0..ndim).rev() {
         let most = if d == dim { [3, 8, 40, 600][random.below(4) as usize] } else { 6 };
         let n = 1 + random.below(most) as i64;
-        // Source dimensions go backwards, stand still or have gaps.
+        // Strides of the source may be negative or zero, or leave gaps.
         let step = [src, src, src, 2 * src, -src, 0][random.below(6) as usize];
         (job.extent[d], job.src_stride[d], job.dst_stride[d]) = (n as u32, step, dst);
         back += if step < 0 { -step * (n - 1) } else { 0 };
@@ -92,7 +94,7 @@ fn a_table_gives_what_boxes_of_each_channel_give() {
             2 => Decoding { missing: many, offset: Some(273.15), decoded: Some(DType::F64), ..Decoding::default() },
             _ => Decoding { int_scale: Some(3), decoded: Some(DType::I64), ..Decoding::default() },
         };
-        // A factor in int64 leaves no NaN.
+        // After a factor in int64 there are no NaNs to replace.
         let fillna = (decoding.int_scale.is_none() && random.below(2) == 0).then_some(-3.5);
         let (fill, swap) = (random.next() & mask, random.below(2) == 0);
         let of = |channel: usize| op(src, fill, &decoding, &norm(pair(channel), fillna, dst), swap);
@@ -135,7 +137,7 @@ fn a_table_gives_what_boxes_of_each_channel_give() {
 
 #[test]
 fn shuffled_chunks_have_channels_too() {
-    // As a box: rows of 5 pixels of 3 channels, from a chunk of 8 pixels a row.
+    // The box has 6 rows of 5 pixels with 3 channels. The chunk has 8 pixels in a row.
     let elements: Vec<f32> = (0..6 * 8 * 3).map(|i| i as f32 * 0.7 - 20.0).collect();
     let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();
     let n = elements.len();

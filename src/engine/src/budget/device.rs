@@ -1,38 +1,42 @@
 //! How device memory is divided: outputs of batches, lanes that decode waves, and slots for decoded chunks.
 //!
-//! A stream takes the same time however many are decoded beside it, until the GPU is full ([`super::rates`]). So throughput is
-//! decoded bytes in flight for each second that a wave takes. [`Shape::rate`] is this model. It was within 6 % of what was
-//! measured of 60 shapes of five stores, with the kernels of that time. The division is the shape that gives most, of all
-//! shapes that fit. The shapes don't depend on the limit, so more memory never gives less, and of shapes that give the same the
-//! smallest is taken: what isn't used isn't reserved.
+//! A stream takes the same time however many streams are decoded at the same time, until the GPU is full
+//! ([`super::rates`]). So the throughput is the decoded bytes in flight divided by the seconds that a wave takes.
+//! [`Shape::rate`] is this model. It was within 6 % of measurements of 60 shapes of five stores, with the kernels of
+//! that time.
+//!
+//! The division is the shape with the highest rate of all shapes that fit. The set of shapes doesn't depend on the
+//! limit, so more memory never gives less. Of shapes with the same rate the smallest is taken, because memory that
+//! isn't used isn't reserved.
 
 use super::needs::{DeviceNeeds, MAX_WINDOW, Needs, too_small};
 use super::rates::WaveTime;
 use crate::error::Result;
 use crate::memory::arena::{ALIGN, rounded};
 
-/// The default limit at most.
+/// The highest default limit in bytes, unless the smallest possible limit is higher.
 pub const MAX_DEFAULT_DEVICE: u64 = 8 << 30;
-/// The default limit is expected to give this share of the throughput of [`MAX_DEFAULT_DEVICE`], if it takes no more than
+/// The default limit is chosen to give this share of the throughput of [`MAX_DEFAULT_DEVICE`], within
 /// [`default_at_most`].
 const DEFAULT_SHARE: f64 = 0.95;
 
-/// Encoded bytes per second that no memory exceeds: the way to the device is full.
+/// Most encoded bytes per second, however much memory there is: the bus to the device is full then.
 const BUS_RATE: f64 = 50e9;
-/// The share of what the way to the device carries from which no more memory is taken.
+/// The share of the bus rate that is enough: no more memory is taken to exceed it.
 const ENOUGH: f64 = 0.97;
-/// Decoded bytes per second at which a wave is copied and assembled, beside the time that its streams take.
+/// Decoded bytes per second at which a wave is copied and assembled. This time comes on top of the time that its
+/// streams take.
 const WAVE_RATE: f64 = 60e9;
 /// Decoded bytes per second at which chunks are read.
 const READ_RATE: f64 = 80e9;
 /// Seconds from a freed slot to the next chunk in it, if no chunk was read ahead.
 const READ_LATENCY: f64 = 0.5e-3;
 
-/// Numbers of lanes to choose from.
+/// The numbers of lanes that are tried.
 const LANES: [usize; 6] = [1, 2, 3, 4, 6, 8];
-/// Bytes of one wave, at most.
+/// Most decoded bytes of one wave.
 const MAX_WAVE: usize = 1 << 30;
-/// Streams of one wave, at most.
+/// Most streams of one wave.
 const MAX_STREAMS: usize = 32_768;
 
 /// Bytes of each lane's tables for each stream of a wave.
@@ -45,19 +49,20 @@ pub const JOB_TABLE: usize = 1 << 20;
 /// How device memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceBudget {
-    /// Batches that may be in preparation or waiting; each takes [`Needs::batch`] bytes that the host lends.
+    /// Batches that may be in preparation or waiting. Each takes [`Needs::batch`] bytes, which the host program lends.
     pub window: usize,
-    /// Those of the window that may be finished without another one being late for it.
+    /// How many batches of `window` are for finished batches that wait: 0 or 1. The others are for batches in
+    /// preparation.
     pub waiting: usize,
-    /// Waves at a time.
+    /// Number of lanes: waves that run at a time.
     pub lanes: usize,
-    /// Decoded bytes of chunks in one wave.
+    /// Most decoded bytes of the chunks in one wave.
     pub wave_decoded: usize,
-    /// Bytes of each lane's staging buffer. A wave whose chunks are compressed badly holds fewer of them.
+    /// Bytes of each lane's staging buffer. If chunks compress badly, a wave holds fewer of them.
     pub wave_encoded: usize,
-    /// Chunks in one wave, and streams in one round of a lane.
+    /// Most chunks in one wave, and most streams in one round of a lane.
     pub wave_streams: usize,
-    /// Blocks of zstd frames in one round of a lane.
+    /// Most blocks of zstd frames in one round of a lane.
     pub wave_blocks: usize,
     /// Bytes of tables of each lane, on the device and in host memory.
     pub tables: usize,
@@ -65,14 +70,14 @@ pub struct DeviceBudget {
     pub workspace: usize,
     /// Bytes of the block for decoded chunks.
     pub slots: usize,
-    /// Bytes of these slots for chunks that are read while all lanes are busy.
+    /// How many bytes of `slots` are for chunks that are read while all lanes are busy.
     pub ahead: usize,
-    /// Bytes of the block that files are read to.
+    /// Bytes of the block to which GPUDirect Storage reads files. 0: none.
     pub gds_buffer: usize,
 }
 
 impl DeviceBudget {
-    /// Bytes of all that is reserved, and lent for outputs.
+    /// Returns the bytes of all device memory: reserved by the reader, and lent for outputs.
     pub fn total(&self, needs: &Needs) -> usize {
         self.window * needs.batch
             + self.lanes * (self.wave_encoded + self.workspace + rounded(self.tables))
@@ -80,25 +85,26 @@ impl DeviceBudget {
             + self.gds_buffer
     }
 
-    /// Expected decoded bytes per second, of chunks whose waves take so long.
+    /// Returns the expected decoded bytes per second, for chunks whose waves take `time`.
     pub fn rate(&self, needs: &Needs, time: WaveTime) -> f64 {
         let Self { window, waiting, lanes, wave_decoded: wave, ahead, .. } = *self;
         Shape { window: window - waiting, lanes, wave, ahead }.rate(needs, time)
     }
 }
 
-/// What a division chooses: the rest follows from it.
+/// The numbers that a division chooses. All others follow from them.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     window: usize,
     lanes: usize,
-    /// Decoded bytes of a wave, and of chunks that are read while all lanes are busy.
+    /// Decoded bytes of one wave.
     wave: usize,
+    /// Decoded bytes of the chunks that are read while all lanes are busy.
     ahead: usize,
 }
 
 impl Shape {
-    /// Expected decoded bytes per second.
+    /// Returns the expected decoded bytes per second.
     fn rate(&self, needs: &Needs, time: WaveTime) -> f64 {
         let (wave, ahead) = (self.wave as f64, self.ahead as f64);
         let late = if self.ahead < needs.decoded { READ_LATENCY } else { 0.0 };
@@ -106,14 +112,14 @@ impl Shape {
         let all = self.lanes as f64 * wave;
         let latency = time.latency + all / time.gpu + late;
         let lanes = all / (latency + wave / WAVE_RATE + (wave - ahead).max(0.0) / READ_RATE);
-        // A batch ends a wave's latency after its last chunk began, and holds its memory until then.
+        // A batch ends one wave's latency after the decoding of its last chunk began, and holds its memory until then.
         let window = needs.of_batches(self.window).max(1) as f64 / latency;
-        // The least of these three, with a smooth bend where two are alike.
+        // The least of `full`, `lanes` and `window`, with a smooth bend where two are alike.
         let full = full_rate(needs);
         full / (1.0 + (full / lanes).powi(6) + (full / window).powi(6)).powf(1.0 / 6.0)
     }
 
-    /// Bytes of each lane: staging, workspace, tables.
+    /// Returns the bytes that each lane takes: staging, workspace, tables.
     fn lane(&self, device: &DeviceNeeds) -> [usize; 3] {
         let staging = match device.staged {
             0 => ALIGN,
@@ -128,14 +134,14 @@ impl Shape {
         self.bytes_of(needs, staging.saturating_add(workspace).saturating_add(rounded(tables)))
     }
 
-    /// All bytes, if each lane takes `lane` beside the slots of its wave.
+    /// Returns the bytes of the shape, if each lane takes `lane` bytes besides the slots of its wave.
     fn bytes_of(&self, needs: &Needs, lane: usize) -> usize {
         let outputs = self.window.saturating_mul(needs.batch);
         self.lanes.saturating_mul(lane.saturating_add(self.wave)).saturating_add(self.ahead).saturating_add(outputs)
     }
 }
 
-/// The shapes for some needs.
+/// All shapes that are tried for a reader with these needs.
 struct Shapes<'a> {
     needs: &'a Needs,
     device: &'a DeviceNeeds,
@@ -143,17 +149,18 @@ struct Shapes<'a> {
     waves: Vec<Wave>,
 }
 
-/// A size of waves.
+/// One of the sizes of waves that are tried.
 #[derive(Clone, Copy)]
 struct Wave {
-    /// Chunks of the largest size in one wave.
+    /// Number of chunks of the largest size in one wave.
     chunks: usize,
-    /// Bytes of each lane beside the slots of its wave, and those of its tables among them.
+    /// Bytes of each lane besides the slots of its wave.
     lane: usize,
+    /// How many of these bytes are for the lane's tables.
     tables: usize,
 }
 
-/// How a shape compares to others.
+/// A shape with its expected decoded bytes per second and its bytes of memory.
 #[derive(Clone, Copy)]
 struct Rated {
     shape: Shape,
@@ -162,7 +169,7 @@ struct Rated {
 }
 
 impl<'a> Shapes<'a> {
-    /// `window` is what the user asked for, if anything.
+    /// `window` is the number of batches that the user asked for, if any.
     fn new(needs: &'a Needs, device: &'a DeviceNeeds, window: Option<usize>) -> Self {
         let windows = match window {
             Some(window) => vec![window.max(1)],
@@ -181,8 +188,9 @@ impl<'a> Shapes<'a> {
         Self { needs, device, windows, waves }
     }
 
-    /// The shape that gives most of all that fit into `total` bytes of device memory and `tables` bytes of host memory. More
-    /// than `enough` bytes per second count for nothing: of shapes that give so much it is the smallest.
+    /// Returns the shape with the highest rate of all that fit into `total` bytes of device memory and `tables` bytes
+    /// of host memory. Rates above `enough` bytes per second count as `enough`: of the shapes that reach it, the
+    /// smallest is returned. `None` if no shape fits.
     fn best(&self, total: usize, tables: usize, enough: f64) -> Option<Rated> {
         let mut best: Option<Rated> = None;
         for &window in &self.windows {
@@ -208,15 +216,16 @@ impl<'a> Shapes<'a> {
         best
     }
 
-    /// Bytes of the smallest shape that gives [`DEFAULT_SHARE`] of the throughput of [`MAX_DEFAULT_DEVICE`], at most
-    /// [`default_at_most`].
+    /// Returns the bytes of the smallest shape that gives [`DEFAULT_SHARE`] of the throughput of
+    /// [`MAX_DEFAULT_DEVICE`], at most [`default_at_most`].
     fn enough(&self) -> usize {
         let best = |enough| self.best(MAX_DEFAULT_DEVICE as usize, usize::MAX, enough);
         let most = best(ENOUGH * full_rate(self.needs)).map_or(0.0, |best| best.rate);
         best(DEFAULT_SHARE * most).map_or(0, |best| best.bytes).min(default_at_most(self.needs))
     }
 
-    /// `ahead` halves of a wave are read ahead. `None` if so many batches don't need as many chunks as all waves hold.
+    /// Returns the shape with these numbers of batches, lanes and chunks in a wave, which reads `ahead` halves of a
+    /// wave ahead. `None` if the waves of all lanes hold more chunks than `window` batches need.
     fn shape(&self, window: usize, lanes: usize, chunks: usize, ahead: usize) -> Option<Shape> {
         let chunk = rounded(self.needs.decoded);
         let useful = self.needs.of_batches(window).div_ceil(chunk).max(1);
@@ -226,64 +235,68 @@ impl<'a> Shapes<'a> {
     }
 }
 
-/// Decoded bytes per second that no memory exceeds.
+/// Returns the most decoded bytes per second that the bus allows, however much memory there is.
 fn full_rate(needs: &Needs) -> f64 {
     let ratio = needs.device.map_or(1.0, |device| if device.staged > 0 { device.staged_ratio } else { 1.0 });
     BUS_RATE / ratio.clamp(0.25, 1.0)
 }
 
-/// Streams that a wave of `decoded` bytes may have.
+/// Returns how many streams a wave of `decoded` bytes may have.
 fn streams_in(device: &DeviceNeeds, decoded: usize) -> usize {
     (decoded / device.stream.max(1)).clamp(1, MAX_STREAMS)
 }
 
-/// Blocks of zstd frames in a round: twice what encoders make of its bytes, and some for each frame.
+/// Returns the most blocks of zstd frames in a round: two for each 128 KiB of decoded bytes, twice what encoders make,
+/// and two for each stream.
 const fn blocks_for(streams: usize, decoded: usize) -> usize {
     2 * streams + 2 * (decoded >> 17)
 }
 
-/// Bytes of the tables of a lane.
+/// Returns the bytes of the tables of a lane.
 const fn tables_for(streams: usize, decoded: usize) -> usize {
     streams * TABLE_PER_STREAM + blocks_for(streams, decoded) * TABLE_PER_BLOCK + JOB_TABLE
 }
 
-/// Bytes of the tables of a lane that takes one chunk at a time.
+/// Returns the bytes of the tables of a lane that takes one chunk at a time. 0 without a device.
 pub(super) fn least_tables(needs: &Needs) -> usize {
     let chunk = rounded(needs.decoded);
     needs.device.map_or(0, |device| tables_for(streams_in(&device, chunk), chunk))
 }
 
-/// One chunk at a time.
+/// Returns the smallest shape: one lane, one chunk at a time.
 fn smallest_shape(needs: &Needs, window: Option<usize>) -> Shape {
     Shape { window: window.unwrap_or(1).max(1), lanes: 1, wave: rounded(needs.decoded), ahead: 0 }
 }
 
-/// The smallest limit on device memory: one chunk, and one batch or what was asked for. 0 without a device.
+/// Returns the smallest possible limit on device memory in bytes: memory for one chunk, and for `window` batches
+/// (`None`: one). 0 without a device.
 pub fn smallest_device(needs: &Needs, window: Option<usize>) -> u64 {
     let Some(device) = needs.device else { return 0 };
     let gds_buffer = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
     smallest_shape(needs, window).bytes(needs, &device).saturating_add(gds_buffer) as u64
 }
 
-/// What the default limit may take for throughput: a model needs the memory, and asks for a part of what the reader could give.
+/// Returns the most bytes that the default limit takes for throughput. The model needs the memory, and asks for a part
+/// of what the reader could give.
 pub(super) const fn default_at_most(needs: &Needs) -> usize {
     (2usize << 30).saturating_add(needs.batch)
 }
 
-/// The limit if the user sets none, before looking at the device: the smallest one that is expected to give
-/// [`DEFAULT_SHARE`] of the throughput that [`MAX_DEFAULT_DEVICE`] would give, at most [`default_at_most`]; and memory for the chunks
-/// that are worth keeping.
+/// Returns the limit in bytes if the user sets none, before looking at the device. It is the smallest limit that is
+/// expected to give [`DEFAULT_SHARE`] of the throughput of [`MAX_DEFAULT_DEVICE`], at most [`default_at_most`], plus
+/// memory for the chunks that are worth keeping.
 pub(super) fn default_device(needs: &Needs, window: Option<usize>) -> u64 {
     let Some(device) = needs.device else { return 0 };
     let enough = Shapes::new(needs, &device, window).enough();
-    // One batch more, which waits finished.
+    // One batch more: a finished one that waits.
     let outputs = if window.is_none() { needs.batch } else { 0 };
     let bytes = enough.saturating_add(outputs).saturating_add(needs.kept()).saturating_add(device.gds_buffer) as u64;
     let smallest = smallest_device(needs, window);
     bytes.div_ceil(1 << 20).saturating_mul(1 << 20).min(MAX_DEFAULT_DEVICE).max(smallest)
 }
 
-/// Decoded bytes per second that are expected with as much device memory as is of use, of chunks whose waves take so long.
+/// Returns the expected decoded bytes per second with as much device memory as is useful, for chunks whose waves take
+/// `time`. 0 without a device.
 pub fn rate_at_most(needs: &Needs, window: Option<usize>, time: WaveTime) -> f64 {
     let Some(device) = &needs.device else { return 0.0 };
     let best =
@@ -291,17 +304,19 @@ pub fn rate_at_most(needs: &Needs, window: Option<usize>, time: WaveTime) -> f64
     best.map_or(0.0, |best| best.shape.rate(needs, time))
 }
 
-/// The smallest limit with which `rate` decoded bytes per second are expected; [`u64::MAX`] if none is.
+/// Returns the smallest limit in bytes with which `rate` decoded bytes per second are expected; [`u64::MAX`] if no
+/// limit is enough.
 pub fn limit_for_rate(needs: &Needs, window: Option<usize>, rate: f64) -> u64 {
     let Some(device) = &needs.device else { return u64::MAX };
     let best = Shapes::new(needs, device, window).best(usize::MAX, usize::MAX, rate);
     best.filter(|best| best.rate >= rate).map_or(u64::MAX, |best| best.bytes as u64)
 }
 
-/// Bytes of slots for chunks that later batches need too, of `total` bytes of which the smallest division takes `least`.
+/// Returns the bytes of slots for chunks that later batches need too. `total` are the bytes to divide, of which the
+/// smallest division takes `least`.
 ///
-/// Keeping them saves decoding. So the chunks of one batch come before throughput, and the others before the last few percent
-/// of it.
+/// Keeping chunks saves decoding. So memory for the chunks of one batch comes before throughput, and memory for other
+/// chunks before the last few percent of throughput.
 fn kept(needs: &Needs, shapes: &Shapes<'_>, total: usize, least: usize) -> usize {
     let first = needs.kept().min(needs.working_set).min((total - least) / 2);
     let others = needs.kept() - first;
@@ -312,11 +327,11 @@ fn kept(needs: &Needs, shapes: &Shapes<'_>, total: usize, least: usize) -> usize
     first + others.min(beyond)
 }
 
-/// Divides `limit` bytes of device memory. `window` is what the user asked for, if anything. `host_tables` is the most that the
-/// tables of all lanes may take in host memory.
+/// Divides `limit` bytes of device memory. `window` is the number of batches that the user asked for, if any.
+/// `host_tables` is the most that the tables of all lanes may take in host memory, in bytes.
 ///
 /// # Errors
-/// If one chunk and one batch don't fit, with the smallest limit that would do.
+/// If one chunk and one batch don't fit. The error names the smallest limit that would be enough.
 pub(super) fn divide(
     limit: u64,
     needs: &Needs,
@@ -339,7 +354,7 @@ pub(super) fn divide(
     let kept = kept(needs, &shapes, total, smallest - min_gds_buffer);
     let best = shapes.best(total - kept, host_tables, ENOUGH * full_rate(needs));
     let shape = best.map_or(smallest_shape(needs, window), |best| best.shape);
-    // One that is finished and waits, while as many are in preparation.
+    // If memory is left, one more batch: a finished one that waits, while `shape.window` others are in preparation.
     let left = total - kept - shape.bytes(needs, device);
     let waiting = usize::from(window.is_none() && shape.window < MAX_WINDOW && left >= needs.batch);
     let [wave_encoded, workspace, tables] = shape.lane(device);

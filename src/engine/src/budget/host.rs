@@ -10,34 +10,34 @@ use crate::memory::arena::rounded;
 pub struct HostBudget {
     /// Delivery to the CPU: batches that may be in preparation or waiting. 0 with a GPU, whose memory holds them.
     pub window: usize,
-    /// Delivery to the CPU: buffers of batches that came back and wait to be used again, at most.
+    /// Delivery to the CPU: most buffers that came back with their batches and are kept to be used again.
     pub idle: usize,
     /// Bytes of the block for encoded chunks (and decoded ones, if batches are delivered to the CPU).
     pub block: usize,
-    /// Bytes of shard indexes that are kept.
+    /// Most bytes of shard indexes that are kept.
     pub indexes: usize,
-    /// Decode threads.
+    /// Number of decode threads.
     pub threads: usize,
-    /// Delivery to a GPU: chunks that decode threads may decode at a time although the GPU could. 0: none.
+    /// Delivery to a GPU: most chunks that decode threads decode at a time in the GPU's place. 0: none.
     pub shared: usize,
 }
 
-/// The limit if the user sets none, before looking at the machine.
+/// The limit in bytes if the user sets none, before looking at the dataset and the machine.
 pub const DEFAULT_HOST: u64 = 2 << 30;
 
-/// Buffers that came back and are kept, at most.
+/// Most buffers that came back and are kept.
 const MAX_IDLE: usize = 4;
 
-/// Bytes of the batches ahead of the first one that are enough, if the user doesn't say how many to prepare. Each page of another
-/// buffer is faulted in and zeroed once, which large batches feel through a whole first epoch.
+/// Bytes of batches after the first one that are enough, if the user doesn't say how many to prepare. The pages of each
+/// further buffer are faulted in and zeroed once. With large batches this slows the whole first epoch.
 const AHEAD_BYTES: usize = 512 << 20;
 
-/// Batches ahead that large batches have too.
+/// Number of batches that are prepared after the first one, even if they are large.
 const MIN_AHEAD: usize = 3;
 
-/// The limit on host memory on a machine with `total` bytes of it, where that is known: what the user gave, else `default`.
-/// No more than the machine has: of a limit beyond it, seven eighths of its memory, and of a default half. The rest is the
-/// system's and the user's. No less than `smallest` either, unless the user asks for less.
+/// Returns the limit on host memory in bytes: what the user gave, or `default`. `total` is the memory of the machine,
+/// if it is known. If the user gave more than that, the limit is 7/8 of it; a default is at most half of it. The rest
+/// is left to the system and to the user. The limit isn't below `smallest`, unless the user gave less.
 pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total: Option<u64>) -> u64 {
     let total = total.unwrap_or(u64::MAX);
     match given {
@@ -47,7 +47,7 @@ pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total:
     }
 }
 
-/// The limit if the user sets none. A dataset with large chunks gets more than [`DEFAULT_HOST`].
+/// Returns the limit if the user sets none. A dataset with large chunks gets more than [`DEFAULT_HOST`].
 pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
     let large = match needs.device {
         None => smallest - needs.tables as u64,
@@ -56,12 +56,13 @@ pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
     large.saturating_mul(3).max(DEFAULT_HOST).saturating_add(needs.tables.max(needs.opening) as u64)
 }
 
-/// The smallest limit: one chunk, and one batch or what was asked for if batches are delivered to the CPU. With a GPU the tables
-/// of one lane, and room for a chunk that the GPU couldn't decode.
+/// Returns the smallest possible limit in bytes. For delivery to the CPU, it holds one chunk and `window` batches
+/// (`None`: one). With a GPU, it holds one chunk, the tables of one lane, and room for a chunk that the GPU couldn't
+/// decode.
 pub fn smallest_host(needs: &Needs, window: Option<usize>) -> u64 {
     let smallest = match needs.device {
         None => {
-            // One batch more than are in preparation: a buffer that came back and waits to be used again.
+            // One more batch than are in preparation: a buffer that came back and waits to be used again.
             let batches = (window.unwrap_or(1).max(1) + 1) * needs.batch;
             batches + cpu_chunk(needs) + fixed_bytes(needs)
         }
@@ -70,29 +71,32 @@ pub fn smallest_host(needs: &Needs, window: Option<usize>) -> u64 {
     smallest as u64
 }
 
-/// One chunk, encoded and decoded, if batches are delivered to the CPU.
+/// Returns the bytes of one chunk, encoded and decoded, if batches are delivered to the CPU.
 fn cpu_chunk(needs: &Needs) -> usize {
     rounded(needs.encoded) + rounded(needs.decoded)
 }
 
-/// One chunk in host memory, if batches are delivered to a GPU.
+/// Returns the bytes of one chunk in host memory, if batches are delivered to a GPU.
 fn gpu_chunk(needs: &Needs) -> usize {
     rounded(needs.encoded) + rounded(needs.host_decoded)
 }
 
-/// What is set aside for two indexes, one decoder, the threads that read, the offsets of rows, and tables.
+/// Returns the bytes that are set aside for two indexes, one decoder, the threads that read, the offsets of rows, and
+/// tables.
 fn fixed_bytes(needs: &Needs) -> usize {
     rounded(needs.index * 2) + needs.per_thread + needs.read_buffers + needs.rows + needs.tables
 }
 
-/// What decoders and indexes get of a limit, and what is left beyond the smallest limit.
+/// The parts of a limit: the number of decode threads, the bytes of indexes, and the bytes that are left for other
+/// uses.
 struct Remainder {
     threads: usize,
     indexes: usize,
     left: usize,
 }
 
-/// Splits what a limit has beyond `smallest` (which holds two indexes and one decoder) into decoders, indexes and the rest.
+/// Splits the bytes of a limit beyond `smallest` into decoders, indexes and the rest. `smallest` holds two indexes and
+/// one decoder.
 fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Remainder> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     if total < smallest {
@@ -100,41 +104,45 @@ fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Resu
     }
     let threads = match needs.per_thread {
         0 => threads,
-        // Half of what is left at most goes to the decoders.
+        // At most half of what is left goes to more decoders.
         each => threads.min(1 + (total - smallest) / 2 / each),
     };
     let left = total - smallest + needs.per_thread - threads * needs.per_thread;
     Ok(Remainder { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
 }
 
-/// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
+/// Divides `limit` bytes for batches delivered to the CPU. `window` is the number of batches that the user asked for,
+/// if any.
 ///
 /// # Errors
-/// If one chunk and one batch don't fit, with the smallest limit that would do.
+/// If one chunk and one batch don't fit. The error names the smallest limit that would be enough.
 pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
     let chunk = cpu_chunk(needs);
     let batches = window.unwrap_or(1).max(1);
     let Remainder { threads, indexes, left } = remainder(limit, needs, smallest_host(needs, window) as usize, threads)?;
-    // Enough chunks for one batch, every thread and all requests come first, then batches ahead.
+    // Memory for the chunks of one batch, for a chunk of each thread and for all requests comes first, then batches
+    // ahead.
     let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
     let wanted = set.saturating_add(threads * chunk).saturating_add(needs.request_bytes).min(left / 2);
     let affordable = (left - wanted) / needs.batch.max(1);
-    // Users give back several at a time. A buffer that isn't kept is mapped anew, and its pages are zeroed once more.
+    // Users give back several buffers at a time. A buffer that isn't kept is mapped again, and its pages are zeroed
+    // once more.
     let idle = (affordable / 4).min(MAX_IDLE - 1);
     let ahead = if window.is_some() { 0 } else { (affordable - idle).min(ahead_at_most(needs)) };
     let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
     Ok(HostBudget { window, idle, block, indexes, threads, shared: 0 })
 }
 
-/// How many batches after the first one are prepared at most, if the user doesn't say it.
+/// Returns the most batches that are prepared after the first one, if the user doesn't say how many.
 fn ahead_at_most(needs: &Needs) -> usize {
     (AHEAD_BYTES / needs.batch.max(1)).clamp(MIN_AHEAD, MAX_WINDOW - 1)
 }
 
-/// Bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and half of what is left.
+/// Returns the bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and
+/// half of what is left.
 ///
 /// # Errors
-/// If one chunk doesn't fit, with the smallest limit that would do.
+/// If one chunk doesn't fit. The error names the smallest limit that would be enough.
 pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let smallest = smallest_host(needs, None) as usize;
@@ -144,8 +152,8 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
     Ok(least_tables(needs) + (total - smallest) / 2)
 }
 
-/// Divides `limit` bytes of host memory for batches delivered to a GPU, whose lanes have `tables` bytes of tables. There are so many
-/// decode threads at most, and of these so many that decode what the GPU could.
+/// Divides `limit` bytes of host memory for batches delivered to a GPU. `tables` are the bytes of the tables of all
+/// lanes. There are at most `threads` decode threads, and at most `of_these` of them decode in the GPU's place.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
@@ -161,8 +169,9 @@ pub(super) fn divide_for_gpu(
     Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
 }
 
-/// How many of so many decode threads have memory to decode chunks that the GPU could, and the bytes beyond [`Needs::per_thread`]
-/// that they take for it: a quarter of what is `left` at most. As much is left for the chunks that they have decoded.
+/// Returns how many of `threads` decode threads have memory to decode in the GPU's place, and the bytes beyond
+/// [`Needs::per_thread`] that they take for it: at most a quarter of `left`. At least as much is left for the chunks
+/// that they have decoded.
 fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
     let Some(scratch) = needs.sharing else { return (0, 0) };
     let each = scratch.saturating_sub(needs.per_thread);
@@ -171,8 +180,8 @@ fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
     (threads, threads * each)
 }
 
-/// Tells which limits on host memory give the block of chunks some size: [`divide_cpu`] and [`divide_for_gpu`], the other way
-/// round.
+/// Finds the limit on host memory that gives the block for chunks a wanted size: the inverse of [`divide_cpu`] and
+/// [`divide_for_gpu`].
 #[derive(Clone, Copy, Debug)]
 pub struct LimitFinder {
     smallest: u64,
@@ -199,8 +208,8 @@ impl LimitFinder {
         Self { smallest, least, before_batches, batches_ahead: needs.batch.saturating_mul(ahead), gpu: false }
     }
 
-    /// A limit with which, as with any larger one, the block has at least `bytes` bytes. Where decoders and tables take less
-    /// than they may, a smaller one would do.
+    /// Returns a limit with which the block has at least `bytes` bytes; so it has with any larger limit. If decoders
+    /// and tables take less than they may, a smaller limit would be enough.
     pub fn limit_for(&self, bytes: usize) -> u64 {
         let more = bytes.saturating_sub(self.least);
         // Decoded chunks get half of what is left, as far as a batch needs them. Beyond that, batches ahead come first.

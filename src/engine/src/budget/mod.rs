@@ -1,11 +1,11 @@
-//! Who gets which memory: [`divide`] is given what a reader needs, what the user asked for and what the machine has, and says
-//! how much each part of the reader gets. It is called once, before anything is reserved; `explain` calls it too, and prints it.
-//! Pure: nothing is reserved, opened or measured here.
+//! Divides memory among the parts of a reader. [`divide`] is given what the reader needs, what the user asked for and
+//! what the machine has. It returns how much each part gets. It is called once, before anything is reserved. `explain`
+//! calls it too, and prints the result. Nothing is reserved, opened or measured here.
 //!
-//! - [`needs`]: what the dataset, the plan and the codecs need.
+//! - [`needs`]: what the dataset, the plans and the codecs need.
 //! - [`host`]: the division of host memory, for batches delivered to the CPU and to a GPU.
 //! - [`device`]: the division of device memory.
-//! - [`rates`]: what is known of codecs, and who decodes.
+//! - [`rates`]: the measured speed of codecs, and whether the CPU or the GPU decodes.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Machine, shown};
 use crate::spec::{Spec, cores};
 
-/// The limits that a reader keeps to, in bytes: the user's, or what stands for them.
+/// The memory limits of a reader in bytes: those of the user, or defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Host memory.
@@ -41,18 +41,18 @@ pub struct Asked {
     pub host: Option<u64>,
     /// The limit on device memory.
     pub device: Option<u64>,
-    /// Batches prepared ahead.
+    /// Number of batches to prepare (`prefetch_queue_depth`).
     pub window: Option<usize>,
-    /// Decode threads.
+    /// Number of decode threads.
     pub threads: usize,
-    /// Of these, those that may decode at a time what the GPU could.
+    /// How many of these may decode in the GPU's place at a time.
     pub shared_threads: usize,
-    /// Samples of a batch, for messages.
+    /// Number of samples of a batch, for messages.
     pub batch_size: usize,
 }
 
 impl Asked {
-    /// By a spec.
+    /// Takes the values from a spec.
     pub fn of(spec: &Spec) -> Self {
         let given = spec.resources.decode_threads;
         Self {
@@ -60,18 +60,19 @@ impl Asked {
             device: spec.resources.device_memory_limit,
             window: spec.resources.prefetch_queue_depth,
             threads: given.unwrap_or_else(cores).max(1),
-            // The other cores are left to training: with more threads, its thread that launches kernels was late.
+            // The other cores are left to training: with more threads, the thread that launches a model's kernels was
+            // late.
             shared_threads: given.unwrap_or_else(|| cores() / 2).max(1),
             batch_size: spec.batch_size,
         }
     }
 }
 
-/// The memory that there is, as far as that is known.
+/// The memory of the machine. `None` where it isn't known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MachineMemory {
     pub host: Option<Machine>,
-    /// Bytes of device memory: those that are free, and all.
+    /// Bytes of device memory: free, and in all.
     pub device: Option<(u64, u64)>,
 }
 
@@ -89,31 +90,31 @@ pub struct Budget {
 /// A division, and what it was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Division {
-    /// The least of each kind of memory with which the reader runs.
+    /// The smallest limits with which the reader runs.
     pub smallest: Limits,
-    /// What was divided. The smallest limits if others are refused.
+    /// The limits that were divided. If the user's limits are refused, these are the smallest ones.
     pub limits: Limits,
     pub budget: Budget,
-    /// Why a reader with the limits that the user asked for isn't built.
+    /// The error if a reader with the user's limits can't be built.
     pub refused: Option<Error>,
 }
 
 impl Division {
-    /// The budget of a reader.
+    /// Returns the budget of the reader.
     ///
     /// # Errors
-    /// If it isn't built.
+    /// If a reader with the user's limits can't be built.
     pub fn accepted(self) -> Result<Budget> {
         self.refused.map_or(Ok(self.budget), Err)
     }
 
-    /// Whether a reader is built.
+    /// Whether a reader with the user's limits can be built.
     pub fn is_accepted(&self) -> bool {
         self.refused.is_none()
     }
 }
 
-/// The least of each kind of memory with which a reader runs.
+/// Returns the smallest limits with which a reader runs.
 pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
     Limits { host: host::smallest_host(needs, window), device: device::smallest_device(needs, window) }
 }
@@ -121,8 +122,8 @@ pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
 /// Divides the memory of a reader.
 ///
 /// # Errors
-/// If not even the smallest limits can be divided, which is an internal error. Limits that are too small, and a machine with
-/// too little memory, are told in [`Division::refused`].
+/// If not even the smallest limits can be divided, which is an internal error. Limits that are too small, and a machine
+/// with too little memory, are reported in [`Division::refused`].
 pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &MachineMemory) -> Result<Division> {
     let smallest = smallest(needs, asked.window);
     let lacking = lacking(needs, asked, there, smallest);
@@ -134,7 +135,8 @@ pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &MachineMemory) -> Res
     Ok(Division { smallest, limits, budget, refused: lacking.or(too_small) })
 }
 
-/// The error of a machine that has less than the smallest limits.
+/// Returns the error of a machine that has less memory than the smallest limits; `None` if it has enough or its memory
+/// is unknown.
 fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Option<Error> {
     let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
         Error::memory(format!(
@@ -160,7 +162,7 @@ fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits
     Some(lacks("device", smallest.device, total, "of the GPU"))
 }
 
-/// The limits in use on a machine that has enough memory for the smallest ones.
+/// Returns the limits to use on a machine that has enough memory for the smallest ones.
 fn limits(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Limits {
     let total = there.host.as_ref().map(|host| host.total);
     let default = host::default_host(needs, smallest.host);

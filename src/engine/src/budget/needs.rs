@@ -1,12 +1,13 @@
-//! What a reader must hold at a time: the dataset's, the plan's and the codecs' side of the division. Plain values.
+//! What a reader must hold in memory at a time, for the division of memory. The numbers come from the dataset, the
+//! plans and the codecs. Plain values.
 
 use super::rates::WaveTime;
 use crate::error::Error;
 
-/// Batches in preparation, at most, if the user doesn't say how many.
+/// Most batches in preparation, if the user doesn't say how many.
 pub const MAX_WINDOW: usize = 32;
 
-/// The error of a limit on which one chunk and one batch don't fit, with tables of so many bytes.
+/// Returns the error of a limit that is too small for one chunk and one batch, with `tables` bytes of tables.
 pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usize) -> Error {
     let tables = with_tables(tables);
     Error::value(format!(
@@ -14,7 +15,7 @@ pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usi
     ))
 }
 
-/// The part of an error that says how many bytes tables take; empty if there are none.
+/// Returns the part of an error that says how many bytes tables take; empty if there are none.
 pub(super) fn with_tables(bytes: usize) -> String {
     if bytes > 0 {
         format!(" and {bytes} bytes of tables of starts and weights, of segments, and of the order")
@@ -28,60 +29,62 @@ pub(super) fn with_tables(bytes: usize) -> String {
 pub struct Needs {
     /// All outputs of one batch.
     pub batch: usize,
-    /// The most encoded bytes of a chunk that writers in use make, 0 if no chunk is staged in host memory.
+    /// The most encoded bytes of a chunk, as usual encoders write it. 0 if no chunk is staged in host memory.
     pub encoded: usize,
     /// The largest decoded chunk.
     pub decoded: usize,
-    /// The largest decoded chunk that the CPU decodes for a GPU, 0 if there is none.
+    /// The largest decoded chunk that the CPU decodes for a GPU. 0 if there is none.
     pub host_decoded: usize,
-    /// What a decoder takes for itself on each thread (decoders that don't decode in place).
+    /// Scratch memory of the decoder on each decode thread, for decoders that don't decode in place.
     pub per_thread: usize,
-    /// What the CPU's decoder takes for itself when it decodes a chunk that the GPU couldn't.
+    /// Scratch memory of the CPU's decoder when it decodes a chunk that the GPU couldn't.
     pub fallback: usize,
-    /// What a decode thread takes for itself when it decodes chunks that the GPU could, to spare a model's time on the GPU. `None` if it
-    /// never does.
+    /// Scratch memory of a decode thread when it decodes in the GPU's place, to leave the GPU to a model that trains.
+    /// `None` if it never does.
     pub sharing: Option<usize>,
     /// The largest index of a shard.
     pub index: usize,
     /// Tables of starts and weights, segments between breaks, and the lists of the order.
     pub tables: usize,
-    /// What these take for a while when the reader is opened, before other memory is reserved.
+    /// What these tables take temporarily when the reader is opened, before other memory is reserved.
     pub opening: usize,
-    /// What all threads that read take for themselves.
+    /// Buffers of all threads that read. 0 unless files are read past the page cache (`use_o_direct`).
     pub read_buffers: usize,
-    /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local. A disk answers soon.
-    /// From a server nothing comes that wasn't asked for long before.
+    /// Encoded bytes of all requests to remote stores that may be under way. 0 if all stores are local. A disk answers
+    /// soon, but a server must be asked long before the bytes are needed.
     pub request_bytes: usize,
-    /// The offsets of ragged rows, which are held as long as the reader.
+    /// The offsets of ragged rows. They are held as long as the reader.
     pub rows: usize,
     /// All decoded chunks that a typical batch needs, as they lie in memory.
     pub working_set: usize,
-    /// What each further batch in a row adds to these: chunks that the batches before it don't need.
+    /// What each further batch in a row adds to `working_set`: chunks that the batches before it don't need.
     pub new_per_batch: usize,
-    /// Decoded chunks that are needed by a batch and, later, by another one of those planned ahead.
+    /// Decoded chunks that one batch needs and that a later one of the batches planned ahead needs again.
     pub used_again: usize,
-    /// With chunk-aware shuffling: the decoded chunks among whose samples those of a batch are drawn. These are worth
-    /// keeping, if memory allows.
+    /// With chunk-aware shuffling: all decoded chunks of one shuffle window. A batch draws its samples from them, so
+    /// they are worth keeping if memory allows.
     pub shuffled: Option<usize>,
-    /// Jobs of a typical batch.
+    /// Number of jobs of a typical batch.
     pub jobs: usize,
-    /// If batches are delivered to a GPU.
+    /// Needs of delivery to a GPU. `None` if batches are delivered to the CPU.
     pub device: Option<DeviceNeeds>,
 }
 
-/// What delivery to a GPU needs beside [`Needs`].
+/// What delivery to a GPU needs besides [`Needs`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceNeeds {
     /// What the GPU decodes, if anything.
     pub decoding: Option<Decoding>,
-    /// The largest piece of a chunk that travels through a lane's staging buffer, 0 if none does. Large decoded chunks are
+    /// The largest piece of a chunk that goes through a lane's staging buffer. 0 if none does: large decoded chunks are
     /// copied straight to their slots.
     pub staged: usize,
     /// Staged bytes for each decoded byte in flight, in a typical wave.
     pub staged_ratio: f64,
-    /// Decoded bytes of the smallest chunk, or of the typical stream inside a chunk: how many a wave may have to hold.
+    /// Decoded bytes of the smallest chunk, or of a typical stream inside a chunk. The number of streams in a wave
+    /// follows from it.
     pub stream: usize,
-    /// Device memory that files are best read to before the GPU decodes them, 0 if they aren't.
+    /// The best size of the device memory to which GPUDirect Storage reads files before the GPU decodes them. 0 if it
+    /// isn't used.
     pub gds_buffer: usize,
     /// How long waves take.
     pub time: WaveTime,
@@ -90,14 +93,14 @@ pub struct DeviceNeeds {
 /// What the GPU's decoders need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoding {
-    /// Workspace with which a lane can decode any one chunk.
+    /// Bytes of workspace with which a lane can decode any one chunk.
     pub least_workspace: usize,
-    /// Workspace for each MiB of decoded bytes in a wave. With less, a wave is decoded in rounds.
+    /// Bytes of workspace for each MiB of decoded bytes in a wave. With less, a wave is decoded in rounds.
     pub workspace_per_mib: usize,
 }
 
 impl Decoding {
-    /// Bytes of workspace for a wave of `decoded` bytes.
+    /// Returns the bytes of workspace for a wave of `decoded` bytes.
     pub fn workspace(&self, decoded: usize) -> usize {
         let share = (decoded as u128 * self.workspace_per_mib as u128) >> 20;
         usize::try_from(share).unwrap_or(usize::MAX).max(self.least_workspace)
@@ -105,17 +108,18 @@ impl Decoding {
 }
 
 impl Needs {
-    /// Decoded bytes of the chunks that `window` batches in a row need.
+    /// Returns the decoded bytes of the chunks that `window` batches in a row need.
     pub fn of_batches(&self, window: usize) -> usize {
         self.working_set.saturating_add(self.new_per_batch.saturating_mul(window.saturating_sub(1)))
     }
 
-    /// Decoded chunks that are worth keeping for later batches.
+    /// Returns the bytes of decoded chunks that are worth keeping for later batches.
     pub fn kept(&self) -> usize {
         self.shuffled.unwrap_or(0).max(self.used_again)
     }
 
-    /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU couldn't decode.
+    /// Returns the bytes in which the CPU decodes a chunk that the GPU couldn't decode. One lane at a time uses this
+    /// memory. 0 if the GPU decodes nothing.
     pub fn fallback_bytes(&self) -> usize {
         if self.on_gpu() { self.decoded + self.fallback } else { 0 }
     }
@@ -134,7 +138,7 @@ pub(crate) mod tests {
     pub const FIELD: usize = 721 * 1440 * 4;
     pub const MIB: usize = 1 << 20;
 
-    /// Batches of `batch` bytes, one use of each chunk, delivered to the CPU.
+    /// Needs of batches of `batch` bytes that use each chunk once, delivered to the CPU.
     pub fn needs(batch: usize, chunk: usize) -> Needs {
         Needs {
             batch,
@@ -159,7 +163,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The same, decoded on a GPU: as zstd frames.
+    /// The same for zstd frames that a GPU decodes.
     pub fn on_gpu(batch: usize, chunk: usize) -> Needs {
         let decoding = Decoding { least_workspace: 3 * chunk + (64 << 10), workspace_per_mib: MIB };
         let device = DeviceNeeds {
@@ -173,7 +177,7 @@ pub(crate) mod tests {
         Needs { device: Some(device), ..needs(batch, chunk) }
     }
 
-    /// Numbers from a seed.
+    /// Random numbers from a seed.
     pub struct Numbers(pub u64);
 
     impl Numbers {
@@ -182,7 +186,7 @@ pub(crate) mod tests {
             (self.0 >> 20) as usize % n.max(1)
         }
 
-        /// Any needs, of any order of magnitude.
+        /// Returns random needs of any order of magnitude.
         pub fn needs(&mut self, gpu: bool) -> Needs {
             let decoded = (self.below(64 * MIB) >> self.below(20)) + 1;
             let working_set = decoded + (self.below(100 * MIB) >> self.below(20));

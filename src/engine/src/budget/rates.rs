@@ -5,32 +5,34 @@
 
 use crate::codec::{BloscCodec, Compression};
 
-/// How long waves take whose chunks have some size.
+/// How long waves take, for chunks of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WaveTime {
     /// Seconds from the launch of a small wave to its end.
     pub latency: f64,
-    /// Decoded bytes per second of a GPU that waves fill: so much longer waves take together.
+    /// Decoded bytes per second of a full GPU. The time of a wave grows by the decoded bytes of all waves under way,
+    /// divided by this.
     pub gpu: f64,
 }
 
 impl WaveTime {
-    /// Of no waves.
+    /// The time of no waves: it doesn't change the result of [`Self::max`].
     pub const NONE: Self = Self { latency: 0.0, gpu: f64::INFINITY };
 
-    /// Of waves with chunks of both kinds.
+    /// Returns the time of waves with chunks of both kinds.
     pub const fn max(self, other: Self) -> Self {
         Self { latency: self.latency.max(other.latency), gpu: self.gpu.min(other.gpu) }
     }
 }
 
-/// What is known of a codec.
+/// The measured rates of a codec.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Seconds from the launch of a small wave to its end: for any chunk, and for each MiB of the largest one.
+    /// Seconds from the launch of a small wave to its end, without the part that depends on the size of chunks.
     wave: f64,
+    /// Further seconds for each MiB of the largest chunk.
     wave_per_mib: f64,
-    /// MiB of a chunk beyond which its waves take no longer: it has more streams then, not longer ones.
+    /// Waves take no longer for chunks of more MiB than this: these have more streams, not longer ones.
     longest_mib: f64,
     /// Decoded bytes per second of a full GPU.
     gpu: f64,
@@ -40,12 +42,12 @@ pub struct Rates {
     ratio: f64,
 }
 
-/// Decoded bytes per second of one core for all else that the CPU does with a chunk that it decodes for a GPU: page by page it
-/// is read, written, and read again by the copy.
+/// Decoded bytes per second of one core for the rest of its work on a chunk that it decodes for a GPU: page by page the
+/// chunk is read, written, and read again by the copy.
 const CORE_OVERHEAD: f64 = 0.7e9;
 
 impl Rates {
-    /// Of chunks with this compression; `None`: uncompressed.
+    /// Returns the rates for chunks with this compression; `None`: uncompressed.
     pub const fn of(compression: Option<Compression>) -> Self {
         const fn one(wave: f64, wave_per_mib: f64, gpu: f64, core: f64) -> Rates {
             Rates { wave, wave_per_mib, longest_mib: f64::MAX, gpu, core, ratio: 0.625 }
@@ -64,18 +66,18 @@ impl Rates {
         }
     }
 
-    /// How long waves take with chunks of `decoded` bytes.
+    /// Returns how long waves take with chunks of `decoded` decoded bytes.
     pub fn time(&self, decoded: usize) -> WaveTime {
         let latency = self.wave + self.wave_per_mib * (decoded as f64 / f64::from(1 << 20)).min(self.longest_mib);
         WaveTime { latency, gpu: self.gpu }
     }
 
-    /// Decoded bytes per second of so many threads of the CPU, for batches on a GPU.
+    /// Returns the decoded bytes per second of `threads` threads of the CPU, for batches on a GPU.
     pub fn on_cpu(&self, threads: usize) -> f64 {
         threads as f64 / (1.0 / self.core + 1.0 / CORE_OVERHEAD)
     }
 
-    /// Typical encoded bytes for each decoded byte.
+    /// Returns the typical encoded bytes for each decoded byte.
     pub const fn ratio(&self) -> f64 {
         self.ratio
     }
@@ -84,7 +86,7 @@ impl Rates {
 /// Decoded bytes per second that are expected of the GPU and of the CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// The GPU with the memory that there is.
+    /// The GPU with the memory that the reader has.
     pub gpu: f64,
     /// The GPU with as much memory as it can use.
     pub gpu_at_most: f64,
@@ -93,8 +95,9 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Whether the CPU should decode chunks that the GPU could, for want of device memory. Where the CPU is faster than a GPU
-    /// with any memory, memory isn't the reason, and this isn't the place to decide.
+    /// Whether the CPU should decode chunks that the GPU could decode, because device memory is short. False if the CPU
+    /// is faster than the GPU with any amount of memory: then memory isn't the reason, and this function doesn't
+    /// decide.
     pub fn cpu_is_faster(&self) -> bool {
         self.cpu > self.gpu && self.gpu_at_most > self.cpu
     }

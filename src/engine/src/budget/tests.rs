@@ -1,4 +1,4 @@
-//! What limits give.
+//! Tests what memory limits give.
 
 use super::device::{self, MAX_DEFAULT_DEVICE, rate_at_most, smallest_device};
 use super::needs::tests::{FIELD, MIB, Numbers, on_gpu};
@@ -8,7 +8,7 @@ use crate::memory::arena::rounded;
 
 const GIB: u64 = 1 << 30;
 
-/// What is asked for with these limits.
+/// Makes a user's request with these limits.
 fn asked(host: Option<u64>, device: Option<u64>, window: Option<usize>) -> Asked {
     Asked { host, device, window, threads: 16, shared_threads: 16, batch_size: 16 }
 }
@@ -17,12 +17,12 @@ fn divide_limits(needs: &Needs, asked: &Asked) -> Budget {
     divide(needs, asked, &MachineMemory::default()).unwrap().accepted().unwrap()
 }
 
-/// The device's part with this limit and plenty of host memory.
+/// Returns the device's part of the budget with this limit and plenty of host memory.
 fn device(needs: &Needs, limit: u64, window: Option<usize>) -> DeviceBudget {
     divide_limits(needs, &asked(Some(64 * GIB), Some(limit), window)).device.unwrap()
 }
 
-/// Chunks of `chunk` bytes with this compression, so many fields of 4.15 MB in a batch.
+/// Returns the needs of chunks of `chunk` bytes with this compression, with `fields` fields of 4.15 MB in a batch.
 fn fields(fields: usize, chunk: usize, compression: Option<Compression>) -> Needs {
     let rates = Rates::of(compression);
     let zstd = compression == Some(Compression::Zstd);
@@ -58,11 +58,12 @@ fn stores(batch: usize) -> [(&'static str, Needs); 4] {
     ]
 }
 
-/// Prints for each store and limit: lanes, waves, window, slots, all that is used, and the expected throughput. To see what a
-/// constant does: `cargo test -p dali-zarr-engine --lib what_a_limit_gives -- --nocapture`.
+/// Prints for each store and limit: lanes, waves, window, slots, all memory that is used, and the expected throughput.
+/// To see what a constant does: `cargo test -p dali-zarr-engine --lib what_a_limit_gives -- --nocapture`.
 #[test]
 fn what_a_limit_gives() {
-    // Limits, and the least share of the throughput of the largest one that each is expected to give, in percent.
+    // Limits, and for each the least share that it is expected to give of the throughput of the largest limit, in
+    // percent.
     let small =
         [(GIB / 4, 5), (3 * GIB / 8, 12), (5 * GIB / 8, 24), (GIB, 36), (2 * GIB, 58), (4 * GIB, 82), (8 * GIB, 99)];
     let large = [(1_000_000_000, 25), (2_000_000_000, 52), (4_000_000_000, 75), (8_000_000_000, 99)];
@@ -100,7 +101,7 @@ fn what_a_limit_gives() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The limit if the user sets none.
+/// Returns the limit if the user sets none.
 fn default(needs: &Needs) -> u64 {
     divide(needs, &asked(None, None, None), &MachineMemory::default()).unwrap().limits.device
 }
@@ -117,7 +118,7 @@ fn the_default_gives_nearly_all_or_is_small() {
             assert!(share > 0.949 || limit >= small && share > 0.58, "{name}: {share} with {limit}");
         }
     }
-    // Half of what is free at most, but never less than what is accepted.
+    // At most half of the free memory, but never less than what is accepted.
     let needs = fields(16, FIELD, ZSTD);
     let on = |free| {
         let there = MachineMemory { host: None, device: Some((free, 80 * GIB)) };
@@ -133,7 +134,7 @@ fn the_default_gives_nearly_all_or_is_small() {
     assert!(kept as f64 > 0.99 * GIB as f64, "{kept}");
 }
 
-/// More memory never means fewer bytes in flight, and no part of it is counted twice: over needs of all kinds.
+/// With more memory the rate never falls, and no part of memory is counted twice. Tested with needs of all kinds.
 #[test]
 fn throughput_grows_with_the_limit_and_limits_are_kept() {
     let mut numbers = Numbers(3);
@@ -179,7 +180,7 @@ fn smallest_host(needs: &Needs) -> u64 {
     smallest(needs, None).host
 }
 
-/// A curve without cliffs: a tenth more memory is never much more throughput, once several chunks fit.
+/// The curve has no cliffs: a tenth more memory never gives much more throughput, once several chunks fit.
 #[test]
 fn the_curve_over_the_limit_is_smooth() {
     for batch in [16, 128] {
@@ -200,7 +201,7 @@ fn the_curve_over_the_limit_is_smooth() {
     }
 }
 
-/// What a machine or a GPU lacks is an error with both numbers, whatever the user asked for.
+/// If a machine or a GPU has too little memory, the error has both numbers, whatever the user asked for.
 #[test]
 fn what_the_machine_lacks_is_refused() {
     let needs = fields(16, FIELD, ZSTD);
@@ -214,7 +215,7 @@ fn what_the_machine_lacks_is_refused() {
     assert_eq!(limits.device, 2 * GIB, "no more than there is");
 }
 
-/// With little memory the CPU is expected to be faster; the limit that is named turns that around.
+/// With little device memory the CPU is expected to be faster. With the limit that is named, the GPU is.
 #[test]
 fn the_cpu_decodes_where_device_memory_is_short() {
     for (name, compression) in [("zstd", Compression::Zstd), ("Blosc lz4", Compression::Blosc(BloscCodec::Lz4, 0))] {

@@ -1,7 +1,7 @@
-//! The disk cache of one reader. Readers of the cache look up files themselves; a thread writes new pieces.
+//! The disk cache of one reader. The threads that look for pieces read files themselves. One thread writes new pieces.
 //!
-//! The queue of pieces to be written is bounded, and pieces beyond it are not kept: a disk that is slower than the
-//! network must not delay batches. Any failure here counts as a miss.
+//! The queue of pieces to be written is limited. When it is full, new pieces are not kept: a disk that is slower than
+//! the network must not delay batches. Any failure here counts as a miss.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,20 +20,21 @@ use crate::error::{Error, Result};
 use crate::random::{below, mix};
 use crate::spec::Spec;
 
-/// Limit on bytes in the queue. One piece is always accepted.
+/// Limit on bytes in the queue. If the queue is empty, a piece of any size is accepted.
 const QUEUE: u64 = 64 << 20;
 
-/// How long a reader, when it ends, waits for pieces in the queue to be written.
+/// A reader that ends waits up to this time for the pieces in the queue to be written.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// After a failed write no other is tried for this time.
+/// After a failed write, no piece is written for this time.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Limit on objects whose versions are remembered: a table of 18 MB. Beyond it, the store is asked again.
+/// Limit on the objects whose versions are remembered, in a table of 18 MB. When it is reached, all are forgotten, and
+/// the store is asked again.
 const REMEMBERED: usize = (1 << 20) / 8 * 7;
 
-/// A piece that this reader has not used counts as unused once the reader has looked for so many times as many pieces
-/// as there is room for.
+/// A piece that this reader has not used counts as unused after this many look-ups for each piece that the folder has
+/// room for.
 const EPOCHS: u64 = 3;
 
 /// How often a running reader looks for files that other processes left behind.
@@ -42,14 +43,16 @@ const TIDY: Duration = Duration::from_secs(1800);
 /// The disk cache of one reader.
 pub(super) struct Disk {
     folder: Arc<Folder>,
+    /// Limit on the bytes of the folder.
     pub limit: u64,
     queue: Option<Sender<WriterTask>>,
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
     /// Permits for reads of the disk. Each read blocks a thread.
     pub permits: Semaphore,
-    /// The versions that objects are known to have in this process, by hashes of both.
+    /// The current versions of objects, as far as this reader knows them: hash of the object to hash of the version.
     seen: Mutex<HashMap<u64, u64>>,
+    /// When the reader began.
     began: SystemTime,
     counters: Arc<Counters>,
 }
@@ -62,16 +65,17 @@ enum WriterTask {
 /// State that the look-ups and the writer thread share.
 #[derive(Default)]
 struct Shared {
-    /// Bytes that wait to be written.
+    /// Bytes in the queue.
     waiting: AtomicU64,
     /// Whether the folder was full at the last write.
     full: AtomicBool,
-    /// Whether it held unused pieces then.
+    /// Whether unused pieces were removed for the last write.
     unused: AtomicBool,
-    /// How many pieces were looked for.
+    /// The number of look-ups.
     lookups: AtomicU64,
+    /// The state of the random choice of pieces that are kept when the folder is full.
     dice: AtomicU64,
-    /// Set when the reader ends: pieces that are not written by then are dropped.
+    /// Set when the reader ends: pieces that are not written at this time are dropped.
     until: Mutex<Option<Instant>>,
 }
 
@@ -110,7 +114,7 @@ impl Disk {
         }))
     }
 
-    /// The piece of this name, if there is one.
+    /// Looks for the piece of this name.
     pub fn look(&self, name: &Name) -> Option<PieceFile> {
         self.shared.lookups.fetch_add(1, Relaxed);
         match self.folder.look(name) {
@@ -133,7 +137,7 @@ impl Disk {
             filled
         };
         if filled {
-            // Marked once per reader: later uses write nothing.
+            // Each reader marks a piece at its first use only: later uses write nothing.
             if piece.used < self.began {
                 piece.touch();
             }
@@ -150,20 +154,20 @@ impl Disk {
         self.folder.discard(name);
     }
 
-    /// A piece that was found has another version than the current one.
+    /// Counts a miss: the piece that was found has another version than the current one.
     pub fn outdated(&self) {
         add(&self.counters.disk_misses, 1);
     }
 
     /// Queues the removal of a piece.
     pub fn forget(&self, name: &Name) {
-        // If the queue is full, the next reader that can't use the piece queues its removal.
+        // If the queue is full, the piece stays. The next reader that can't use it queues its removal.
         if self.reserve(cost(name, 0)) {
             self.send(WriterTask::Forget(name.clone()));
         }
     }
 
-    /// Queues a piece to be written, if the queue has room, and the folder has room or some can be made.
+    /// Queues a piece to be written, if the queue has room, and the folder has room or may make some.
     pub fn keep(&self, name: &Name, version: &Arc<str>, size: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
         if len > self.limit {
@@ -171,8 +175,8 @@ impl Disk {
         }
         let full = self.shared.full.load(Relaxed);
         let chosen = || below(mix(self.shared.dice.fetch_add(crate::random::GOLDEN, Relaxed)), ADMITTED) == 0;
-        // Unused pieces may be removed for any piece, others for a random few. This is decided here, so that only
-        // accepted pieces are copied.
+        // Unused pieces may be removed for every new piece, pieces in use only for a few random ones. This is decided
+        // here, so that only accepted pieces are copied to the queue.
         let admitted = full && !self.shared.unused.load(Relaxed);
         if admitted && !chosen() {
             return;
@@ -185,7 +189,7 @@ impl Disk {
         self.send(WriterTask::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
     }
 
-    /// Reserves room in the queue, if there is some.
+    /// Reserves `cost` bytes in the queue. False if there is no room.
     fn reserve(&self, cost: u64) -> bool {
         let waiting = self.shared.waiting.fetch_add(cost, Relaxed);
         let fits = waiting == 0 || waiting + cost <= QUEUE;
@@ -218,12 +222,12 @@ impl Disk {
     }
 }
 
-/// Bytes that a piece takes in the queue.
+/// Returns the bytes that a piece takes in the queue.
 fn cost(name: &Name, bytes: usize) -> u64 {
     (size_of::<WriterTask>() + name.bytes.len() + bytes) as u64 + 64
 }
 
-/// Half of the free space of the disk, counting what the folder holds as free.
+/// Returns half of the free space of the disk, in bytes. The bytes that the folder holds count as free.
 pub(super) fn default_limit(free: u64, held: u64) -> u64 {
     free.saturating_add(held) / 2
 }
@@ -247,7 +251,7 @@ impl Drop for Disk {
     }
 }
 
-/// The writer's thread.
+/// The body of the writer's thread: writes and removes pieces until the queue is closed.
 fn write(
     folder: &Folder,
     limit: u64,
@@ -278,7 +282,7 @@ fn write(
                 folder.tidy();
                 tidied = Instant::now();
             }
-            // After this many look-ups the reader has seen all of its pieces, or more than there is room for.
+            // After so many look-ups the reader has used all of its pieces, or more than there is room for.
             let seen = shared.lookups.load(Relaxed) > EPOCHS * (limit / charge(len).max(1));
             let mut room =
                 Evictions { admitted: piece.admitted, unused_since: seen.then_some(began), ..Evictions::default() };

@@ -1,7 +1,7 @@
 //! The file of a piece: a head with its name and sizes, then its bytes, both with checksums.
 //!
-//! A file never gives wrong bytes: name, length and both checksums must be right. The bytes that are checked are those
-//! that were read, so a file may be replaced or cut meanwhile.
+//! A file never gives wrong bytes: name, length and both checksums must be right. The bytes are checked after they were
+//! read, so a file may be replaced or cut meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,42 +12,45 @@ use std::time::SystemTime;
 
 use super::Name;
 
-/// Changes with the format.
+/// The first bytes of a file. They change with the format.
 const MAGIC: &[u8; 8] = b"dzpiece1";
 
-/// The numbers of a head: magic, length of the head, of name and version (plus one; 0: it has none), checksum of the bytes,
-/// their number, and that of the whole value.
+/// Bytes of the fixed part of a head: magic (8 bytes); the lengths of the head, of the name and of the version (plus
+/// one; 0: there is no version), and the checksum of the piece (4 bytes each); the bytes of the piece and of the whole
+/// value (8 bytes each).
 const NUMBERS: usize = 8 + 4 * 4 + 2 * 8;
 
-/// The longest head. A piece with a longer one is not kept.
+/// Bytes of the longest head. A piece with a longer head is not kept.
 const MAX_HEAD: usize = 4096;
 
-/// Bytes that are read at a time. They are still in the core's cache when the checksum is computed.
+/// Bytes that are read at a time. They are still in the core's cache when their checksum is computed.
 const BLOCK: usize = 256 << 10;
 
-/// What was found in place of a piece.
+/// The result of looking for the file of a piece.
 pub(super) enum FileLookup {
     Missing,
-    /// A file that is no piece, or a damaged one.
+    /// The file is no piece, or it is damaged.
     Damaged,
     Piece(PieceFile),
 }
 
-/// An open file of a piece, whose head was read.
+/// The open file of a piece. Its head was read.
 pub(super) struct PieceFile {
     file: File,
+    /// Where the piece begins in the file.
     at: u64,
+    /// The checksum of the piece (CRC-32C).
     crc: u32,
     /// Bytes of the piece.
     pub len: usize,
-    /// Bytes of the value that it is a part of.
+    /// Bytes of the whole value.
     pub size: u64,
     pub version: Option<Arc<str>>,
-    /// When it was written, or a reader marked it as used.
+    /// When it was written, or when a reader marked it as used.
     pub used: SystemTime,
 }
 
-/// The head of a file for these bytes; `None` if it would be too long.
+/// Returns the head of a file for these bytes; `None` if it would be too long.
 pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let version_len = version.map_or(0, |v| v.len() + 1);
     let len = NUMBERS + name.bytes.len() + version.map_or(0, str::len) + 4;
@@ -67,13 +70,13 @@ pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) 
     Some(head)
 }
 
-/// Makes the file `path`, which must not be there.
+/// Creates the file `path`, which must not exist.
 ///
 /// # Errors
 /// If it can't be written. A partial file may be left.
 pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    // So that a process that adds up the lengths of files meanwhile sees the final one.
+    // A process that adds up the lengths of files meanwhile must see the final one.
     file.set_len((head.len() + bytes.len()) as u64)?;
     file.write_all(head)?;
     file.write_all(bytes)
@@ -81,7 +84,7 @@ pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
 
 /// Opens the file of a piece.
 pub(super) fn look(path: &Path, name: &Name) -> FileLookup {
-    // Links are refused: they lead to files of others. Nonblocking, so that opening a pipe does not wait.
+    // Links are refused: they lead to files that aren't the cache's. O_NONBLOCK: opening a pipe must not wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
@@ -127,14 +130,14 @@ fn opened(file: File, name: &Name) -> io::Result<Option<PieceFile>> {
 }
 
 impl PieceFile {
-    /// Marks it as used now.
+    /// Marks the piece as used now, by the time of its file.
     pub fn touch(&self) {
-        // The folder may belong to another user, so that the time can't be set. Nothing is lost then.
+        // If the file belongs to another user, its time can't be set. Nothing is lost then.
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// Reads the piece to `to`, which must have its length. False if the checksum is wrong: then the content of `to` is
-    /// undefined.
+    /// Reads the piece to `to`, which must have its length. False if it can't be read or its checksum is wrong: then
+    /// the content of `to` is undefined.
     pub fn fill(&self, to: &mut [u8]) -> bool {
         let (mut at, mut crc) = (self.at, 0);
         for block in to.chunks_mut(BLOCK) {

@@ -1,15 +1,15 @@
 //! The folder of the disk cache, shared by all processes that use it, with a limit on its bytes.
 //!
 //! ```text
-//! CACHE_DIR/dali-zarr-1/3f/3f…  a piece, by the hash of its name
+//! CACHE_DIR/dali-zarr-1/3f/3f…  a piece, named by the hash of its name
 //!                       tmp/…   pieces that are being written
-//!                       usage   how many bytes there are (`usage.rs`)
+//!                       usage   how many bytes the folder holds (`usage.rs`)
 //! ```
 //!
 //! A file gets its name when it is complete, so readers see all of it or nothing. Its bytes are added to the usage
-//! before they are written, and subtracted after they are removed. So the folder never holds more than the usage says,
-//! whenever a process dies. Nothing outside of `dali-zarr-1` is touched, and nothing in it that is not named like a
-//! piece.
+//! before it is written, and subtracted after it is removed. So the folder never holds more than the usage says,
+//! whenever a process dies. Nothing outside of `dali-zarr-1` is touched. In the subfolders for pieces, files that are
+//! not named like a piece are not touched either.
 
 #![allow(unsafe_code)]
 
@@ -30,23 +30,23 @@ use crate::random::{below, mix};
 /// Changes with the format of the folder.
 const BASE: &str = "dali-zarr-1";
 
-/// Subfolders for pieces, so that each stays short enough to be listed.
+/// How many subfolders the pieces are spread over, so that each stays short enough to be listed.
 const FOLDERS: u64 = 256;
 
-/// A file takes a multiple of this on a disk.
+/// A file takes a multiple of this many bytes on a disk.
 const BLOCK: u64 = 4096;
 
-/// When the folder is full of pieces in use, one new piece in so many is kept, and random others are removed for it.
-/// Keeping more would write to the disk without end, and remove pieces that are as useful.
+/// When the folder is full of pieces in use, one new piece in this many is kept, and random others are removed for it.
+/// To keep more would write to the disk without end, and remove pieces that are as useful as the new ones.
 pub(super) const ADMITTED: u64 = 16;
 
-/// Subfolders, and files in each, that are searched for an unused piece.
+/// How many subfolders, and how many files in each, are searched for unused pieces.
 const LOOKS: (usize, usize) = (4, 8);
 
-/// A file that is incomplete after this time was left by a process that died.
+/// A file that is still incomplete after this time was left by a process that died.
 const STALE: Duration = Duration::from_secs(600);
 
-/// Pieces that are looked at to find some to remove.
+/// At most this many pieces of a subfolder are listed.
 const LISTED: usize = 1 << 16;
 
 /// The folder of a disk cache.
@@ -54,7 +54,9 @@ pub(super) struct Folder {
     base: PathBuf,
     usage: Usage,
     random: AtomicU64,
+    /// How many temporary names were given out.
     written: AtomicU64,
+    /// The step at which a test lets the process die; 0: it lives.
     #[cfg(test)]
     pub dies_at: AtomicU64,
 }
@@ -62,38 +64,38 @@ pub(super) struct Folder {
 /// The result of writing a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteResult {
-    /// It was written; and whether the folder was full.
+    /// The piece was written. True if the folder had no room for it at first.
     Written(bool),
     /// There was no room, and no piece could be removed for it.
     Full,
-    /// It was there already.
+    /// The piece was there already.
     Present,
 }
 
-/// Which pieces may be removed for a new one, and how many were.
+/// Which pieces may be removed for a new one, and how many were removed.
 #[derive(Default)]
 pub(super) struct Evictions {
-    /// Anything.
+    /// Whether any piece may be removed. If false, chance decides: one time in [`ADMITTED`], any piece may be removed.
     pub admitted: bool,
-    /// Pieces that nobody has used since.
+    /// Pieces that nobody has used since this time may be removed.
     pub unused_since: Option<SystemTime>,
-    /// Pieces that went.
+    /// How many pieces were removed.
     pub evicted: u64,
-    /// Whether unused ones were among them.
+    /// Whether unused pieces were among them.
     pub unused: bool,
 }
 
-/// Bytes of a file of `len` on the disk.
+/// Returns the bytes that a file of `len` bytes takes on the disk.
 pub(super) fn charge(len: u64) -> u64 {
     len.saturating_add(BLOCK - 1) / BLOCK * BLOCK
 }
 
-/// Bytes that the folder below `root` is known to hold.
+/// Returns the bytes that the folder below `root` holds, as its usage says. 0 if there is none.
 pub(super) fn held(root: &Path) -> u64 {
     super::usage::peek(&root.join(BASE).join("usage")).map_or(0, |count| count.bytes)
 }
 
-/// Bytes that the disk of `path` has free for ordinary users.
+/// Returns the bytes that the disk of `path` has free for ordinary users.
 pub(super) fn free(path: &Path) -> io::Result<u64> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: statvfs is plain numbers, for which zeros are valid.
@@ -106,7 +108,7 @@ pub(super) fn free(path: &Path) -> io::Result<u64> {
 }
 
 impl Folder {
-    /// Creates the folder below `root` where it is missing, and tries to write to it.
+    /// Creates the folder below `root` if it is missing, and tries to write to it.
     ///
     /// # Errors
     /// [`Error::value`] if that can't be done.
@@ -132,7 +134,8 @@ impl Folder {
             .and_then(|()| fs::remove_file(&probe))
             .and_then(|()| folder.usage.get());
         match tried.map_err(|e| (e.kind(), e)) {
-            // The folder is usable, but the disk is full now: the cache keeps nothing more for the moment.
+            // The folder can be used, but the disk is full, or others hold the lock of the usage. The cache keeps no
+            // new pieces as long as that lasts.
             Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WouldBlock, _)) => {
                 let _ = fs::remove_file(&probe);
             }
@@ -141,16 +144,17 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Bytes that the folder is known to hold.
+    /// Returns the bytes that the folder holds, as its usage says. 0 if the usage can't be read.
     pub fn bytes(&self) -> u64 {
         self.usage.get().ok().flatten().map_or(0, |count| count.bytes)
     }
 
-    /// Removes files that processes left when they died, and counts the bytes, unless that was done lately.
+    /// Removes incomplete files of processes that died. Counts the bytes again if there were such files, or the last
+    /// count is old or missing.
     pub fn tidy(&self) {
         let stale = self.remove_stale();
         if stale || self.usage.get().ok().flatten().is_none_or(super::usage::Count::is_old) {
-            // If it can't be written, nothing will be.
+            // If the usage can't be written, no piece will be written either.
             let _ = self.usage.recount(|| self.count());
         }
     }
@@ -160,8 +164,7 @@ impl Folder {
         file::look(&self.path(name), name)
     }
 
-    /// Writes a piece, if the folder then holds at most `limit` bytes. Other pieces are removed for it as `room`
-    /// allows.
+    /// Writes a piece, if the folder then holds at most `limit` bytes. Removes other pieces for it as `room` allows.
     ///
     /// # Errors
     /// If it can't be written. No partial file is left.
@@ -213,7 +216,7 @@ impl Folder {
     fn place(&self, temporary: &Path, path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<Option<u64>> {
         match file::write(temporary, head, bytes) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // Somebody removed the folder.
+                // Somebody has removed the folder.
                 fs::create_dir_all(self.base.join("tmp"))?;
                 file::write(temporary, head, bytes)?;
             }
@@ -241,32 +244,32 @@ impl Folder {
         }
     }
 
-    /// Removes the file of a damaged piece. Its length does not tell what was added to the usage, so the folder is
-    /// counted again.
+    /// Removes the file of a damaged piece. Its length may differ from the bytes that were added to the usage, so the
+    /// folder is counted again.
     pub fn discard(&self, name: &Name) {
         let path = self.path(name);
         if fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).is_ok() {
-            // If that fails, the folder is counted at the next regular time.
+            // If this fails, the folder is counted at the next regular time.
             let _ = self.usage.distrust();
         }
     }
 
-    /// Removes a file, and subtracts its bytes from the usage. False if it could not be removed, or another process
-    /// did.
+    /// Removes a file, and subtracts its bytes from the usage. False if one of the two failed, or another process
+    /// removed the file.
     fn remove_file(&self, path: &Path) -> bool {
-        // If the change fails, the usage is too large until the folder is counted again.
+        // If the usage can't be changed, it is too large until the folder is counted again.
         self.take(path).is_some_and(|bytes| self.usage.change(-(bytes as i64)).is_ok())
     }
 
-    /// Removes a file, and returns the bytes that it took on the disk. Of several that try at the same time only one
-    /// gets them, and they are those of the file removed, whatever gets its name next.
+    /// Removes a file, and returns the bytes that it took on the disk. If several threads or processes try at the same
+    /// time, only one gets the bytes. They are those of the removed file, even if another file gets its name meanwhile.
     fn take(&self, path: &Path) -> Option<u64> {
         let aside = self.temporary();
-        // The cache makes no folders here.
+        // A folder with such a name isn't the cache's.
         fs::symlink_metadata(path).ok().filter(|m| !m.is_dir())?;
         fs::rename(path, &aside).ok()?;
         let bytes = fs::symlink_metadata(&aside).ok().filter(fs::Metadata::is_file).map_or(0, |m| charge(m.len()));
-        // If it can't be removed now, it is removed later with the incomplete files.
+        // If the file can't be removed now, it is removed later with the incomplete files.
         fs::remove_file(&aside).is_ok().then_some(bytes)
     }
 
@@ -306,7 +309,7 @@ impl Folder {
         Ok(self.usage.change(0)? <= limit)
     }
 
-    /// The files of pieces in one of the folders.
+    /// Returns the files of pieces in one of the subfolders, at most [`LISTED`].
     fn pieces(&self, folder: u64) -> Vec<PathBuf> {
         let folder = self.base.join(format!("{folder:02x}"));
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -317,7 +320,8 @@ impl Folder {
             .collect()
     }
 
-    /// Adds up the bytes of all files, incomplete ones first: they may get their names meanwhile, but none is missed.
+    /// Adds up the bytes of all files. Incomplete files come first: a file that gets its name meanwhile may be counted
+    /// twice, but none is missed.
     fn count(&self) -> u64 {
         let bytes = |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |m| m.len());
         let written: u64 = self.temporaries().iter().map(|path| charge(bytes(path))).sum();
@@ -330,7 +334,7 @@ impl Folder {
             .map_or_else(|_| Vec::new(), |entries| entries.filter_map(|e| e.ok().map(|e| e.path())).collect())
     }
 
-    /// Removes files that will never be complete. True if there were some.
+    /// Removes files that will never be complete. True if there were any.
     fn remove_stale(&self) -> bool {
         let is_stale = |path: &Path| {
             let meta = fs::symlink_metadata(path).ok()?;
@@ -343,7 +347,8 @@ impl Folder {
 
     fn temporary(&self) -> PathBuf {
         let number = self.written.fetch_add(1, Relaxed);
-        // Threads of several readers use the folder, and so do processes with the same process id in other containers.
+        // The name must be unique among several readers of this process, and among processes in other containers, which
+        // may have the same process id.
         self.base.join("tmp").join(format!("{}-{:016x}-{number}", std::process::id(), self.random.load(Relaxed)))
     }
 
@@ -361,7 +366,7 @@ impl Folder {
         below(mix(self.random.fetch_add(crate::random::GOLDEN, Relaxed)), n)
     }
 
-    /// Where tests have a process die.
+    /// A point at which a test can let the process die.
     #[cfg(test)]
     fn step(&self, number: u64) -> io::Result<()> {
         if self.dies_at.load(Relaxed) == number { Err(io::Error::other("died")) } else { Ok(()) }
@@ -374,7 +379,7 @@ impl Folder {
     }
 }
 
-/// Whether a test let the process die: then nothing is put in order.
+/// Whether a test has let the process die: then nothing is cleaned up.
 fn died(e: &io::Error) -> bool {
     cfg!(test) && e.to_string() == "died"
 }

@@ -2,7 +2,7 @@
 //!
 //! The table ([`table`](super::table)) assigns units of the block to entries, and decides which entries are evicted.
 //!
-//! `unsafe` is allowed here: entries are copied without the lock, while their pins keep them.
+//! `unsafe` is allowed here: entries are copied without the lock. Pins keep them meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -13,14 +13,14 @@ use super::{Counters, Name};
 use crate::error::{Error, Result};
 use crate::memory::{HostBlock, Span};
 
-/// Bytes of a unit. An entry loses half a unit on average.
+/// Bytes of a unit. An entry wastes half a unit on average.
 const UNIT: usize = 2048;
 
-/// What the largest numbers of allocations are rounded up to, and the structure itself.
+/// Bytes that are set aside for the rounding of allocations, and for [`Memory`] itself.
 const SPARE: usize = 64 << 10;
 
-/// The numbers before an entry's name: the bytes of the name, of the version (plus one; 0: it has none), and of the
-/// whole value.
+/// Bytes of the numbers before an entry's name: the lengths of the name and of the version (plus one; 0: there is no
+/// version), and the bytes of the whole value.
 const HEAD: usize = 16;
 
 /// The memory cache of one reader.
@@ -31,25 +31,27 @@ pub(super) struct Memory {
     counters: Arc<Counters>,
 }
 
-/// A pin of an entry: the entry is not evicted while it lives.
+/// A pin of an entry. The entry is not evicted while the pin lives.
 struct Pin<'a> {
     memory: &'a Memory,
+    /// The first unit.
     first: u32,
     extents: Extents,
+    /// Bytes of the entry, with numbers, name and version.
     bytes: usize,
 }
 
-/// The value that an entry belongs to.
+/// An entry that was found.
 pub(super) struct Held {
-    /// Bytes of the entry.
+    /// Bytes of the piece.
     pub len: usize,
-    /// Bytes of the value that it is a part of.
+    /// Bytes of the whole value.
     pub size: u64,
     pub version: Option<Arc<str>>,
 }
 
 impl Memory {
-    /// Reserves `limit` bytes, table included. Pages are used as they are needed.
+    /// Reserves `limit` bytes, table included. Pages take no memory until they are used.
     ///
     /// # Errors
     /// If the system refuses.
@@ -62,8 +64,8 @@ impl Memory {
         Ok(Self { block, units, table: Mutex::new(table), counters: Arc::clone(counters) })
     }
 
-    /// Copies the entry of this name to the front of `to`, if its version is accepted. If it is longer than `to`,
-    /// nothing is copied.
+    /// Copies the piece of this name to the front of `to`, if `accept` accepts its version. If the piece is longer than
+    /// `to`, copies nothing.
     pub fn get(&self, name: &Name, accept: impl FnOnce(Option<&str>) -> bool, to: &mut [u8]) -> Option<Held> {
         let pin = self.pin(name.hash)?;
         let (held, version_at) = pin.head(name)?;
@@ -84,7 +86,7 @@ impl Memory {
         Some(Held { len: held.len, size: held.size, version })
     }
 
-    /// Adds an entry, if there is room or another one may be evicted. An entry of the same name is replaced.
+    /// Adds an entry, if there is room or others may be evicted. Replaces an entry of the same name.
     pub fn put(&self, name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) {
         let mut head = Vec::with_capacity(HEAD + name.bytes.len() + version.map_or(0, str::len));
         let (Ok(name_len), Ok(version_len)) =
@@ -117,7 +119,7 @@ impl Memory {
         Some(Pin::new(self, pinned))
     }
 
-    /// Reserves units for an entry of so many bytes. It is being filled while the pin lives.
+    /// Reserves units for an entry of `bytes` bytes, to be filled while the pin lives.
     fn reserve(&self, hash: u64, bytes: usize) -> Option<Pin<'_>> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|&n| n <= self.units)?;
         let pinned = self.table().reserve(hash, units, bytes as u64, &self.counters.evictions)?;
@@ -143,7 +145,7 @@ impl<'a> Pin<'a> {
         Self { memory, first, extents, bytes: bytes as usize }
     }
 
-    /// The numbers of the entry, if it has this name, and where its version begins.
+    /// Returns the numbers of the entry, and where its version begins. `None` if the entry has another name.
     fn head(&self, name: &Name) -> Option<(Lengths, usize)> {
         let mut head = [0; HEAD];
         self.copy_out(0, &mut head);
@@ -160,7 +162,7 @@ impl<'a> Pin<'a> {
         (found == name.bytes).then_some((Lengths { version_len, size, len }, at))
     }
 
-    /// The spans of `len` bytes of the entry from `at`, in order. Panics if they reach beyond its end.
+    /// Returns the spans of `len` bytes of the entry from byte `at` on, in order. Panics if they reach beyond its end.
     fn spans(&self, at: usize, len: usize) -> impl Iterator<Item = Span> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "a part of an entry beyond its end");
         let (mut skip, mut left) = (at, len);
@@ -177,18 +179,18 @@ impl<'a> Pin<'a> {
     fn copy_out(&self, at: usize, mut to: &mut [u8]) {
         for span in self.spans(at, to.len()) {
             let (here, rest) = to.split_at_mut(span.len);
-            // SAFETY: the units are within the block, which lives as long as `memory`; while an entry is pinned they belong to
-            // it alone, and it is written only before it is ready, by the one who reserved it.
+            // SAFETY: the units are within the block, which lives as long as `memory`; while an entry is pinned they
+            // belong to it alone, and only the thread that reserved it writes it, before it is ready.
             here.copy_from_slice(unsafe { span.bytes() });
             to = rest;
         }
     }
 
-    /// Only by the one who reserved the entry.
+    /// Copies to the entry. Only for the thread that reserved it.
     fn copy_in(&self, at: usize, mut from: &[u8]) {
         for span in self.spans(at, from.len()) {
             let (here, rest) = from.split_at(span.len);
-            // SAFETY: as above; an entry that is being filled is found by nobody.
+            // SAFETY: as above; nobody finds an entry that is being filled.
             unsafe { span.bytes_mut() }.copy_from_slice(here);
             from = rest;
         }

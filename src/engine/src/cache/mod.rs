@@ -5,11 +5,11 @@
 //! A piece does not depend on how ranges were merged into a read, so an epoch in another order finds the same pieces.
 //!
 //! A piece is kept with the version of its value, and is used only for that version. The memory cache belongs to one
-//! reader, and assumes that what it holds is current. The disk cache outlives readers. So the store is asked once per
-//! object and process for the current version, unless another read has shown it.
+//! reader, and assumes that its pieces are current. The disk cache outlives readers. So each reader asks the store once
+//! for the current version of each object, unless another read has shown it.
 //!
-//! The cache is not a wrapper of a store, for two reasons. Pieces in the cache must not wait among the requests. And
-//! only the code that reads knows the pieces of a merged read ([`crate::io`]).
+//! The cache is not a wrapper of a store, for two reasons. Pieces in the cache must not wait behind requests. And only
+//! the code that reads knows the pieces of a merged read ([`crate::io`]).
 
 mod disk;
 mod file;
@@ -35,18 +35,18 @@ use disk::Disk;
 use file::PieceFile;
 use memory::Memory;
 
-/// The smallest cache size that is accepted. A smaller one is a mistake in the unit.
+/// The smallest cache size that is accepted, in bytes. A smaller one is a mistake in the unit.
 const MIN_SIZE: u64 = 1 << 20;
 
-/// The first byte of whole values' names.
+/// The first byte of the names of whole values.
 const WHOLE: u8 = 0;
 
 /// Counters of the caches of a reader.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Pieces that memory had.
+    /// Pieces that came from memory.
     pub hits: AtomicU64,
-    /// Pieces that it lacked.
+    /// Pieces that were not in memory, or in another version.
     pub misses: AtomicU64,
     /// Bytes that came from memory.
     pub bytes: AtomicU64,
@@ -54,19 +54,19 @@ pub struct Counters {
     pub evictions: AtomicU64,
     /// Pieces that came from the disk.
     pub disk_hits: AtomicU64,
-    /// Pieces that it lacked, or that were of another version.
+    /// Pieces that were not on the disk, or in another version.
     pub disk_misses: AtomicU64,
     /// Bytes that came from the disk.
     pub disk_bytes: AtomicU64,
-    /// Pieces that were written.
+    /// Pieces that were written to the disk.
     pub disk_writes: AtomicU64,
     /// Pieces that weren't written because the disk was too slow, or failed.
     pub disk_dropped: AtomicU64,
-    /// Pieces that this reader removed to make room.
+    /// Pieces that this reader removed from the disk to make room.
     pub disk_evictions: AtomicU64,
-    /// Files that were damaged, and writes that failed.
+    /// Damaged files, and failed writes.
     pub disk_errors: AtomicU64,
-    /// Objects whose version the store was asked for.
+    /// How often the store was asked for the version of an object.
     pub disk_checks: AtomicU64,
 }
 
@@ -84,12 +84,12 @@ fn hash(what: impl Hash) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     hash: u64,
-    /// A hash of the value's name: the same for all its pieces.
+    /// A hash of store and key: the same for all pieces of a value.
     object: u64,
     bytes: Vec<u8>,
     /// Whether the piece may be on the disk.
     remote: bool,
-    /// Whether what the disk has must be confirmed.
+    /// Whether the store must confirm the version that the disk has.
     confirm: bool,
 }
 
@@ -104,10 +104,10 @@ impl Name {
 struct Piece {
     name: Name,
     version: Option<Arc<str>>,
-    /// Bytes of the value that it is a part of.
+    /// Bytes of the whole value.
     size: u64,
     bytes: Vec<u8>,
-    /// Whether other pieces may be removed for it.
+    /// Whether any other pieces may be removed for it.
     admitted: bool,
 }
 
@@ -115,13 +115,14 @@ struct Piece {
 struct Origin {
     identity: String,
     remote: bool,
-    /// Whether the store says where values lie, which may be elsewhere when it is opened again.
+    /// Whether the store has references to values, which may lead elsewhere when it is opened again.
     refers: bool,
 }
 
 /// The result of looking for a piece without a request.
 pub(crate) enum CacheLookup {
-    /// The piece was copied. For a whole value that is longer than the destination, only its size is known.
+    /// The piece was copied. If a whole value is longer than the destination, nothing was copied, but its size is
+    /// known.
     Found(Found),
     /// The disk has it, in a version that may not be current.
     Unvalidated(Unvalidated),
@@ -129,26 +130,26 @@ pub(crate) enum CacheLookup {
     Missing,
 }
 
-/// A piece on the disk whose version the store must confirm. It stays readable if others remove it.
+/// A piece on the disk whose version the store must confirm. It stays readable if other processes remove it.
 pub(crate) struct Unvalidated(PieceFile);
 
 /// The caches of a reader.
 pub(crate) struct Cache {
-    /// Threads that may copy from the cache at a time, for remote stores: as many as would read a local store.
+    /// How many threads copy from the cache for remote stores: as many as would read a local store.
     pub threads: usize,
     memory: Option<Memory>,
     disk: Option<Disk>,
-    /// Whether stores are asked for the current version of what the disk has.
+    /// Whether stores are asked for the current version of the pieces on the disk.
     validate: bool,
     origins: Vec<Origin>,
     pub counters: Arc<Counters>,
 }
 
 impl Cache {
-    /// Opens the caches of `spec`. `None` if it asks for none.
+    /// Opens the caches that `spec` asks for. `None` if it asks for none.
     ///
     /// # Errors
-    /// [`Error::value`] if it can't be had.
+    /// [`Error::value`] if a cache can't be opened.
     pub fn open(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Arc<Self>>> {
         let counters = Arc::<Counters>::default();
         let memory =
@@ -160,9 +161,10 @@ impl Cache {
         let how = hash(access(spec));
         let origin = |store: &Arc<dyn Store>| match store.latency() {
             Latency::Remote => {
-                // Without asking, an old state of a branch would be taken for the current one.
+                // If the store isn't asked for versions, names contain the snapshot. Otherwise an old state of a branch
+                // would be taken for the current one.
                 let snapshot = store.snapshot().filter(|_| !spec.resources.cache_validate).unwrap_or_default();
-                // References on a disk count as remote if their files are, and their path may be relative.
+                // References on a local disk count as remote if they lead to remote files. Their path may be relative.
                 let location = store.location();
                 let location = match std::path::absolute(location) {
                     Ok(path) if !location.contains("://") => path.to_string_lossy().into_owned(),
@@ -186,7 +188,7 @@ impl Cache {
         self.disk.is_some()
     }
 
-    /// The name of a piece of `len` bytes (of a whole value: of any length).
+    /// Returns the name of a piece of `len` bytes. For a whole value, `len` doesn't matter.
     pub fn name(&self, store: usize, key: &str, range: ByteRange, len: usize) -> Name {
         let (tag, offset, len) = match range {
             ByteRange::Whole => (WHOLE, 0, 0),
@@ -206,8 +208,8 @@ impl Cache {
         Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote, confirm }
     }
 
-    /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). For a
-    /// whole value that is longer than `to`, only the size is returned, as a store does.
+    /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). If a
+    /// whole value is longer than `to`, copies nothing and only returns its size, as a store does.
     pub fn remembered(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
         let memory = self.memory.as_ref()?;
         let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
@@ -223,7 +225,7 @@ impl Cache {
         Some(Found { size: held.size, version: held.version })
     }
 
-    /// A permit to read the disk. `None` without a disk cache.
+    /// Waits for a permit to read the disk. `None` without a disk cache.
     async fn turn_of_disk(&self) -> Option<SemaphorePermit<'_>> {
         self.disk.as_ref()?.permits.acquire().await.ok()
     }
@@ -239,9 +241,8 @@ impl Cache {
         piece.len == to.len() && self.fill(disk, name, &piece, to)
     }
 
-    /// Copies a piece to the front of `to`, if the memory cache or the disk cache has it. From memory: in the given
-    /// version (`None`: in any). From the disk: in the version that is known to be current. Makes no request, but
-    /// blocks.
+    /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any), or the
+    /// disk cache has it in the version that is known to be current. Makes no request, but blocks.
     pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> CacheLookup {
         match self.remembered(name, version, to) {
             Some(found) => CacheLookup::Found(found),
@@ -268,8 +269,8 @@ impl Cache {
         CacheLookup::Missing
     }
 
-    /// Copies a piece to the front of `to`, if the disk cache has it in the current version. If that version is not
-    /// known, the store is asked, with a permit of `permits`.
+    /// Copies a piece to the front of `to`, if the disk cache has it in the current version. If the current version is
+    /// not known, asks the store, with a permit of `permits`.
     ///
     /// # Errors
     /// If the store doesn't answer.
@@ -334,8 +335,9 @@ impl Cache {
         Ok(filled.then(|| Found { size: piece.size, version: piece.version.clone() }))
     }
 
-    /// Whether the whole piece was found. For a whole value that is longer than `to`, only the size is returned, as a
-    /// store does.
+    /// Copies a piece from the disk to the front of `to`, and puts it into the memory cache. False if it can't be read,
+    /// or is too long. A whole value that is longer than `to` isn't copied, but gives true: its size is known, as from
+    /// a store.
     fn fill(&self, disk: &Disk, name: &Name, piece: &PieceFile, to: &mut [u8]) -> bool {
         if piece.len > to.len() {
             return name.is_whole() && piece.len as u64 == piece.size;
@@ -376,7 +378,7 @@ impl Cache {
     }
 }
 
-/// What identifies a store besides its URL: options, and the environment's settings of servers and accounts.
+/// Returns the settings that identify a store besides its URL: options, and servers and accounts in the environment.
 fn access(spec: &Spec) -> Vec<(String, String)> {
     let ours = ["max_retries", "retry_timeout", "hedge", "timeout"];
     let options = spec.source.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
@@ -395,7 +397,7 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
 /// Checks the arguments of the cache.
 ///
 /// # Errors
-/// [`Error::value`], which says so.
+/// [`Error::value`] if one of them is wrong.
 pub(crate) fn check(spec: &Spec) -> Result<()> {
     if spec.resources.cache_size > 0 && spec.resources.cache_size < MIN_SIZE {
         return Err(Error::value(format!(
@@ -434,7 +436,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// The limit on the folder of `spec`, as a reader would set it. Creates nothing. `None` if it can't be known.
+/// Returns the limit in bytes that a reader would set on the folder of `spec`. Creates nothing. `None` if there is no
+/// folder, or the limit can't be known.
 pub(crate) fn disk_limit(spec: &Spec) -> Option<u64> {
     let root: &Path = spec.resources.cache_dir.as_ref()?;
     spec.resources.cache_dir_size.or_else(|| {

@@ -1,13 +1,13 @@
-//! The table of the memory cache: which units of the block belong to which entry, the names of the entries, and which
-//! entry is evicted for a new one.
+//! The table of the memory cache: which units of the block belong to which entry, the hashes of the entries' names, and
+//! which entry is evicted for a new one.
 //!
-//! An entry is a chain of units at any places. So nothing is ever moved, and any free units can hold a new entry. All
-//! data on an entry are in the row of its first unit, so the table never grows.
+//! An entry is a chain of units, which may lie anywhere. So nothing is ever moved, and any free units can hold a new
+//! entry. The data about an entry are in the row of its first unit, so the table never grows.
 //!
 //! When no unit is free, an entry is evicted for a new one in two cases only. An entry that is *stale* (unused for
 //! longer than any entry lately waited for its next use) is always evicted. Otherwise one new entry in [`ADMITTED`] is
-//! accepted, and a random entry is evicted for it. To evict the oldest entry would be worst: an epoch uses everything
-//! once, so the entry used longest ago is needed next.
+//! accepted, and a random entry is evicted for it. To evict the entry that was used longest ago would be the worst
+//! rule: an epoch uses everything once, so this entry is needed next.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,34 +17,34 @@ use smallvec::SmallVec;
 use super::add;
 use crate::random::{below, mix};
 
-/// No unit.
+/// The number that stands for no unit.
 const NONE: u32 = u32::MAX;
 
-/// Of new entries for which there is no stale one, one in so many is accepted. It is a small share, because the evicted
-/// entry is as useful.
+/// If no stale entry is found, one new entry in this many is accepted. It is a small share, because the evicted entry
+/// is as useful as the new one.
 const ADMITTED: u64 = 16;
 
-/// Units that are searched for a stale entry.
+/// How many random units are searched for a stale entry.
 const LOOKS: usize = 8;
 
-/// An entry is stale when it was unused for so many times the longest wait for a next use.
+/// An entry is stale when it has been unused for more than this factor times the longest wait for a next use.
 const STALE: f64 = 1.25;
 
-/// By how many look-ups the longest wait shrinks at each look-up: it is forgotten after ten times as many.
+/// The longest wait shrinks by this many look-ups at each look-up. So a wait of `n` look-ups is forgotten after `10 n`.
 const FORGOTTEN: f64 = 0.1;
 
-/// Ranges of adjacent units.
+/// Ranges of adjacent units: the first unit, and the number of units.
 pub(super) type Extents = SmallVec<[(u32, u32); 8]>;
 
-/// The data on an entry, in the row of its first unit.
+/// The data about an entry, in the row of its first unit.
 #[derive(Clone, Copy)]
 struct Row {
     hash: u64,
     /// The number of the look-up that used it last.
     used: u64,
-    /// Name, version and bytes.
+    /// Bytes of the entry, with numbers, name and version.
     bytes: u64,
-    /// How many copies of it, to or from the block, are under way.
+    /// How many copies to or from the entry are under way.
     pins: u16,
     state: RowState,
 }
@@ -56,22 +56,23 @@ enum RowState {
     /// It is being filled.
     Filling,
     Ready,
-    /// Removed. Its units are free when the last pin is gone.
+    /// It was removed. Its units are free when the last pin is gone.
     Dropped,
 }
 
 /// The table of a memory cache.
 pub(super) struct Table {
-    /// By unit: the next one of the same entry, or the next free one.
+    /// By unit: the next unit of the same entry, or the next free unit; [`NONE`] after the last one.
     next: Vec<u32>,
-    /// By unit: the first unit of its entry.
+    /// By unit: the first unit of its entry; [`NONE`] if the unit is free.
     owner: Vec<u32>,
-    /// By unit.
+    /// By unit: the entry that begins there.
     rows: Vec<Row>,
     /// By hash: the first units of entries.
     index: HashTable<u32>,
+    /// The first of the free units that were used before; [`NONE`] if there is none.
     free: u32,
-    /// Units that are free, those that were never used included.
+    /// The number of free units, including those that were never used.
     available: u32,
     units: u32,
     lookups: u64,
@@ -82,20 +83,21 @@ pub(super) struct Table {
 
 /// An entry that is not evicted before [`Table::unpin`].
 pub(super) struct Pinned {
+    /// The first unit.
     pub first: u32,
     pub extents: Extents,
-    /// Name, version and bytes.
+    /// Bytes of the entry, with numbers, name and version.
     pub bytes: u64,
 }
 
 impl Table {
-    /// The most bytes of the table for each unit. The index has a number and a control byte in each of its buckets. Seven eighths of
-    /// them may be used, and their number is rounded up to a power of two.
+    /// The most bytes of the table for each unit. The index has a number and a control byte in each of its buckets. At
+    /// most seven eighths of the buckets may be used, and their number is rounded up to a power of two.
     pub const EACH: usize = size_of::<Row>() + 2 * size_of::<u32>() + (size_of::<u32>() + 1) * 3;
-    /// Units that it can have.
+    /// The most units that a table can have.
     pub const MAX_UNITS: u32 = NONE - 1;
 
-    /// A table of so many units. `None` if the system refuses the memory.
+    /// Creates a table of `units` units. `None` if the system refuses the memory.
     pub fn new(units: u32) -> Option<Self> {
         let mut table = Self {
             next: Vec::new(),
@@ -112,12 +114,12 @@ impl Table {
         table.next.try_reserve_exact(units as usize).ok()?;
         table.owner.try_reserve_exact(units as usize).ok()?;
         table.rows.try_reserve_exact(units as usize).ok()?;
-        // A quarter more than there can be entries: see `insert`.
+        // Room for a quarter more entries than there can be: see `insert`.
         table.index.try_reserve(units as usize + units as usize / 4 + 1, |_| 0).ok()?;
         Some(table)
     }
 
-    /// The entry of this hash, if there is one that is complete.
+    /// Pins the entry of this hash, if there is one and it is complete. Counts as a look-up.
     pub fn pin(&mut self, hash: u64) -> Option<Pinned> {
         self.lookups += 1;
         self.longest = (self.longest - FORGOTTEN).max(0.0);
@@ -131,8 +133,8 @@ impl Table {
         Some(Pinned { first, extents: self.extents(first), bytes })
     }
 
-    /// Reserves an entry of so many units, to be filled, if there is room or some can be made. An entry of the same
-    /// hash is removed.
+    /// Reserves an entry of `units` units, to be filled, and pins it. Evicts others if there is no room. Removes an
+    /// entry of the same hash. `None` if that entry is being filled, or no room can be made.
     pub fn reserve(&mut self, hash: u64, units: u32, bytes: u64, evictions: &AtomicU64) -> Option<Pinned> {
         if let Some(first) = self.find(hash) {
             if self.rows[first as usize].state == RowState::Filling {
@@ -147,7 +149,7 @@ impl Table {
         Some(Pinned { first, extents: self.extents(first), bytes })
     }
 
-    /// A reserved entry is complete.
+    /// Marks a reserved entry as complete.
     pub fn filled(&mut self, first: u32) {
         let row = &mut self.rows[first as usize];
         if row.state == RowState::Filling {
@@ -161,7 +163,7 @@ impl Table {
         row.pins -= 1;
         match row.state {
             RowState::Dropped if row.pins == 0 => self.release(first),
-            // It was given up before it was complete.
+            // The entry was given up before it was complete.
             RowState::Filling => self.drop_entry(first),
             _ => {}
         }
@@ -174,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Bytes of the table when it is full.
+    /// Returns the bytes of the table when it is full.
     #[cfg(test)]
     pub fn max_bytes(&self) -> usize {
         (self.next.capacity() + self.owner.capacity()) * 4
@@ -182,7 +184,7 @@ impl Table {
             + self.index.allocation_size()
     }
 
-    /// Units of complete entries, free units, and all units. For tests, when no entry is being filled.
+    /// Returns the units of complete entries, the free units, and all units. Only when no entry is being filled.
     #[cfg(test)]
     pub fn balance(&self, unit: usize) -> (u32, u32, u32) {
         let ready = self.rows.iter().filter(|r| r.state == RowState::Ready);
@@ -204,8 +206,8 @@ impl Table {
         self.index.find(hash, |&first| self.rows[first as usize].hash == hash).copied()
     }
 
-    /// Adds an entry to the index, which never grows. Removed entries take room in it until it is made anew, which the spare
-    /// quarter of its capacity makes rare.
+    /// Adds an entry to the index, which never grows. Removed entries take room in the index until it is built anew. A
+    /// spare quarter of its capacity makes this rare.
     fn insert(&mut self, first: u32) {
         let hash = |&first: &u32| self.rows[first as usize].hash;
         if self.index.len() == self.index.capacity() {
@@ -231,10 +233,10 @@ impl Table {
         extents
     }
 
-    /// Evicts entries until so many units are free. False if none may be evicted.
+    /// Evicts entries until `units` units are free. False if that is not allowed, or takes too many tries.
     fn make_room(&mut self, units: u32, evictions: &AtomicU64) -> bool {
         let mut admitted = false;
-        // Pinned entries can't be evicted. If only such entries are found, the new one is not kept.
+        // Pinned entries can't be evicted. If only pinned entries are found, the new one is not kept.
         let mut tries = 64 + 4 * u64::from(units);
         while self.available < units {
             let mut any = None;
@@ -272,12 +274,13 @@ impl Table {
         true
     }
 
-    /// Takes units for a new entry, which has one pin. There must be enough.
+    /// Takes `units` free units for a new entry, which has one pin, and returns the first one. Enough units must be
+    /// free.
     fn take(&mut self, units: u32, hash: u64, bytes: u64) -> u32 {
         let (mut first, mut last) = (NONE, NONE);
         for _ in 0..units {
             let unit = if self.free == NONE {
-                // Units that were never used come last, so that pages are touched only when they are needed.
+                // Units that were never used come last, so that their pages are touched only when they are needed.
                 let row = Row { hash: 0, used: 0, bytes: 0, pins: 0, state: RowState::None };
                 self.next.push(NONE);
                 self.owner.push(NONE);
@@ -302,7 +305,7 @@ impl Table {
         first
     }
 
-    /// Removes an entry. Its units are free at once, or with the last pin.
+    /// Removes an entry. Its units are free at once, or when the last pin is gone.
     fn drop_entry(&mut self, first: u32) {
         if let Ok(entry) = self.index.find_entry(self.rows[first as usize].hash, |&other| other == first) {
             entry.remove();
@@ -313,6 +316,7 @@ impl Table {
         }
     }
 
+    /// Frees the units of an entry.
     fn release(&mut self, first: u32) {
         self.rows[first as usize].state = RowState::None;
         let (mut at, mut units) = (first, 1);

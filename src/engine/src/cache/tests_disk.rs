@@ -1,4 +1,4 @@
-//! The disk as a reader sees it: what is written behind, and what is asked of the store.
+//! The disk cache as a reader sees it: which pieces are written in the background, and which requests the store gets.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn open(spec: &Spec) -> (Arc<Cache>, Vec<Arc<dyn Store>>) {
     (Cache::open(spec, &stores).unwrap().unwrap(), stores)
 }
 
-/// What a reader gets of a whole value, and which requests it made for it.
+/// Gets a whole value as a reader does. Returns its bytes, and the requests that the server got.
 fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) -> (Vec<u8>, Vec<String>) {
     let store = &*stores[0];
     let permits = Semaphore::new(1);
@@ -67,7 +67,7 @@ fn the_next_process_asks_once_for_each_object() {
     assert_eq!(get(&server, &cache, &stores, 3000), (vec![!5; 3000], vec!["HEAD /store/k".to_owned()]));
     drop((cache, stores));
 
-    // Another way to the same URL is another store.
+    // The same URL with other options is another store.
     let other = spec.with(|s| s.source.storage_options = vec![("user_agent".into(), "x".into())]);
     let (cache, stores) = open(&other);
     assert_eq!(get(&server, &cache, &stores, 3000).1, ["GET /store/k"]);

@@ -1,4 +1,4 @@
-//! The folder of pieces: what dies when, what others put there, and its limit.
+//! The folder of the disk cache: processes that die at any step, files that others put there, and the limit.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,7 +38,7 @@ fn admitted() -> Evictions {
     Evictions { admitted: true, ..Evictions::default() }
 }
 
-/// Version and bytes of a piece.
+/// Returns the version and the bytes of a piece.
 fn get(folder: &Folder, number: u64) -> Option<(u64, Vec<u8>)> {
     let FileLookup::Piece(piece) = folder.look(&name(number)) else { return None };
     let mut to = vec![0; piece.len];
@@ -80,7 +80,7 @@ fn a_process_that_dies_at_any_step_leaves_nothing_that_stays() {
         let expected = if step < 4 { (1, bytes(1, 1, 50_000)) } else { (2, bytes(1, 2, 60_000)) };
         assert_eq!(get(&next, 1), Some(expected), "step {step}: one or the other");
         assert!(next.bytes() >= next.count(), "step {step}: never less than there is");
-        // Later, what was being written is removed, and bytes are counted.
+        // Later, the incomplete file is removed, and bytes are counted again.
         for path in next.temporaries() {
             let old = SystemTime::now() - 2 * STALE;
             File::options().write(true).open(path).unwrap().set_modified(old).unwrap();
@@ -130,12 +130,13 @@ fn the_limit_is_kept_and_makes_way() {
         folder.put(&piece(9999, 1, 3000), limit, &mut admitted()).unwrap() == WriteResult::Written(true),
         "admitted already"
     );
-    // A process with a smaller limit keeps to its own.
+    // A process with a smaller limit keeps to its own limit.
     assert!(folder.put(&piece(9998, 1, 3000), 10 * BLOCK, &mut admitted()).unwrap() == WriteResult::Written(true));
     assert!(folder.count() <= 10 * BLOCK && folder.bytes() == folder.count());
 }
 
-/// Hits per look-up in each epoch of a reader over `entries` pieces from `first` on, of which `room` fit.
+/// Runs a reader over `entries` pieces from number `first` on. The folder has room for `room` pieces. Returns the hits
+/// per look-up of each epoch.
 fn hit_rates(dir: &TempDir, first: u64, entries: u64, room: u64, epochs: u64) -> Vec<f64> {
     let folder = open(dir);
     std::thread::sleep(Duration::from_millis(20));
@@ -272,7 +273,7 @@ fn many_at_once_keep_the_limit() {
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let dir = &dir;
-            // A folder of its own for each, as processes have it.
+            // Each thread opens the folder itself, as separate processes do.
             scope.spawn(move || {
                 let folder = open(dir);
                 for i in 0..300u64 {
@@ -286,7 +287,7 @@ fn many_at_once_keep_the_limit() {
                         assert_eq!(found, bytes(number, version, 5000));
                     }
                     if i.is_multiple_of(20) {
-                        // Files can't be counted while they come and go; at the end they are.
+                        // Files can't be counted while they come and go. They are counted at the end.
                         assert!(folder.bytes() <= limit + 4 * 2 * BLOCK, "a piece for each that is writing");
                     }
                 }
@@ -336,7 +337,7 @@ proptest! {
                     let known = model.entry(number).or_default();
                     match result {
                         Ok(WriteResult::Full) => {}
-                        // Died: it is there or isn't.
+                        // The process died. The piece may be there or not.
                         Err(_) => {
                             known.push((version, len));
                             folder = open(&dir);

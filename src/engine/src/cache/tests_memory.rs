@@ -1,4 +1,4 @@
-//! The cache in memory against a model, its hit rates, and its limit.
+//! Compares the memory cache with a model, and checks its hit rates and its limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,7 +68,8 @@ fn never_more_than_the_limit() {
     }
 }
 
-/// Hits per look-up in each of `epochs`, whose orders `order` gives; an entry has `len` bytes, of which a `share` fits.
+/// Returns the hits per look-up of each epoch. `order(epoch, i)` is the entry that look-up `i` of an epoch asks for.
+/// Each entry has `len` bytes.
 fn hit_rates(memory: &Memory, entries: u64, len: usize, epochs: u64, order: impl Fn(u64, u64) -> u64) -> Vec<f64> {
     let mut to = vec![0; len];
     let payload = vec![7; len];
@@ -93,7 +94,7 @@ fn shuffled(entries: u64) -> impl Fn(u64, u64) -> u64 {
 }
 
 const ENTRIES: u64 = 1000;
-/// Two units with the head.
+/// Bytes of an entry that takes three units, with its head.
 const LEN: usize = 2 * UNIT + 100;
 
 #[test]
@@ -130,7 +131,7 @@ fn another_set_takes_the_place_of_the_old_one_within_a_few_epochs() {
         let after = hit_rates(&memory, ENTRIES, LEN, 8, |epoch, i| 1_000_000 + pick(epoch, i));
         println!("shuffled {shuffle}: {after:?}");
         assert!(after[5] >= 0.4, "{after:?}");
-        // A smaller set that fits comes to be there altogether.
+        // Of a smaller set that fits, nearly all entries are cached in the end.
         let few = shuffled(400);
         let small = hit_rates(&memory, 400, LEN, 12, |e, i| 2_000_000 + if shuffle { few(e, i) } else { i });
         println!("shuffled {shuffle}, small: {small:?}");

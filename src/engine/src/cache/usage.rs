@@ -1,9 +1,9 @@
 //! The usage of a folder: how many bytes it holds, in a file that all processes share.
 //!
-//! The file is locked while the number is changed, and at no other time. A process that dies between changing the
-//! number and changing the folder leaves a number that is too large, never one that is too small. So the folder is
-//! counted again now and then. Counting may miss what others write or remove meanwhile: one piece for each of their
-//! threads, until the next count.
+//! The file is locked only while the number is read or changed. A process that dies between changing the number and
+//! changing the folder leaves a number that is too large, never one that is too small. So the folder is counted again
+//! now and then. A count may miss pieces that other threads write or remove meanwhile, one for each thread. Then the
+//! number is wrong until the next count.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -13,13 +13,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const MAGIC: &[u8; 8] = b"dzusage1";
+/// Bytes of the file: magic, bytes of the folder, time of the count (8 bytes each), checksum (4 bytes).
 const LEN: usize = 28;
 
-/// How often the lock is tried, which others hold for microseconds, and the pause between.
+/// How often the lock is tried. Others hold it for microseconds.
 const TRIES: usize = 200;
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// After this time without a count, the number may be wrong.
+/// After this time the folder should be counted again.
 pub(super) const RECOUNT: Duration = Duration::from_secs(3600);
 
 /// The usage of a folder.
@@ -31,8 +33,9 @@ pub(super) struct Usage {
 /// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
+    /// Bytes that the folder holds.
     pub bytes: u64,
-    /// When the folder was counted, in seconds.
+    /// When the folder was counted, in seconds since 1970. 0: it should be counted again.
     pub counted: u64,
 }
 
@@ -60,22 +63,22 @@ impl Usage {
         self.locked(|file| Ok(read(file)))
     }
 
-    /// Adds to the number (or subtracts), and returns the new one.
+    /// Adds `by` bytes to the number, and returns the new number.
     ///
     /// # Errors
-    /// If the file can't be written, or its number isn't known: the folder must be counted then.
+    /// If the file can't be written, or its number isn't known: then the folder must be counted.
     pub fn change(&self, by: i64) -> io::Result<u64> {
         self.locked(|file| {
             let count = read(file).ok_or(ErrorKind::InvalidData)?;
             let bytes = count.bytes.saturating_add_signed(by);
-            // Files have grown by another program.
+            // More is subtracted than was added: another program has enlarged files. So the folder is counted again.
             let wrong = by < 0 && count.bytes < by.unsigned_abs();
             write(file, Count { bytes, counted: if wrong { 0 } else { count.counted } })?;
             Ok(bytes)
         })
     }
 
-    /// Requests a count of the folder at the next look.
+    /// Marks the number as wrong, so that the folder is counted at the next regular time.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -83,7 +86,8 @@ impl Usage {
         self.locked(|file| read(file).map_or(Ok(()), |count| write(file, Count { counted: 0, ..count })))
     }
 
-    /// Counts the folder. Others may change it meanwhile.
+    /// Counts the folder with `count`, which returns its bytes, and returns the new number. Others may change the
+    /// folder meanwhile.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -91,8 +95,8 @@ impl Usage {
         let before = self.get()?;
         let found = count();
         self.locked(|file| {
-            // The count may or may not include what others have added meanwhile. What they removed is found by the next
-            // count.
+            // The count may or may not include pieces that others have added meanwhile, so these are added. Pieces that
+            // they have removed are noticed by the next count.
             let added = read(file).zip(before).map_or(0, |(now, before)| now.bytes.saturating_sub(before.bytes));
             let bytes = found.saturating_add(added);
             write(file, Count { bytes, counted: now() })?;
@@ -100,9 +104,13 @@ impl Usage {
         })
     }
 
+    /// Calls `act` while the file is locked.
+    ///
+    /// # Errors
+    /// If the file can't be opened or locked, or `act` fails.
     fn locked<T>(&self, act: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // The folder may have been emptied meanwhile.
+        // If somebody has removed the file, it is created again.
         let open = match slot.take() {
             Some(file) if file.metadata()?.nlink() > 0 => file,
             _ => {
@@ -127,7 +135,7 @@ impl Usage {
     }
 }
 
-/// The content of the file at `path`, if it exists.
+/// Returns the content of the file at `path` without locking it. `None` if it is missing or damaged.
 pub(super) fn peek(path: &Path) -> Option<Count> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     read(&OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?)

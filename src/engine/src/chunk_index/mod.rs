@@ -13,14 +13,14 @@ use crate::order::Sample;
 use crate::plan::{BatchPlan, ChunkId, Planner};
 use crate::store::{Extent, Latency, Store};
 
-/// Decoded bytes from which on an uncompressed chunk is copied to its slot by the thread that reads it. Smaller ones
-/// are copied together, in waves.
+/// The thread that reads an uncompressed chunk of at least this many decoded bytes also copies it to its slot. Smaller
+/// chunks are copied together, in waves.
 pub(crate) const DIRECT_COPY: usize = 256 << 10;
 
 /// How the chunks of an array are decoded in this reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// They are stored uncompressed.
+    /// Not at all: they are stored uncompressed.
     Raw,
     /// On the CPU.
     Cpu,
@@ -33,19 +33,19 @@ pub(crate) enum Route {
 pub(crate) enum Location {
     /// It is the value of a key.
     Key,
-    /// It is an inner chunk of a shard: the number of its entry in the shard's index.
+    /// It is an inner chunk of this shard. The number is that of its entry in the shard's index.
     Shard(ShardId, usize),
     /// It is a range of an object that holds other chunks too.
     Range(Range),
-    /// Unknown until this index of the store (a manifest, a reference file) was read.
+    /// It is unknown until this index of the store (a manifest, a reference file) is read.
     Unread(ShardId),
 }
 
 /// A range of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
-    /// A hash of the object's store, name and version, by which ranges of one object are found. There may be as many
-    /// objects as chunks, so their names are not kept; [`ChunkIndex::extent`] gives them.
+    /// A hash of the object's store, name and version: ranges of one object have the same. There may be as many objects
+    /// as chunks, so their names are not kept. [`ChunkIndex::extent`] gives the name.
     pub object: u64,
     pub offset: u64,
     pub len: u64,
@@ -78,9 +78,9 @@ impl Place {
 /// A planned batch, with the place of each of its chunks.
 pub(crate) struct Plan {
     pub batch: BatchPlan,
-    /// The place of the chunk of each use.
+    /// For each use of a chunk in the batch, the place of the chunk.
     pub places: Vec<Place>,
-    /// The shards whose index it needs, each with one of its chunks. A shard may occur twice.
+    /// The shards whose indexes the batch needs, each with one of its chunks. A shard may occur twice.
     pub shards: Vec<(ShardId, ChunkId)>,
 }
 
@@ -88,9 +88,9 @@ pub(crate) struct Plan {
 pub(crate) struct ChunkIndex {
     pub dataset: Dataset,
     pub planner: Planner,
-    /// The route of each array in each store.
+    /// By array and part: how the chunks are decoded.
     pub routes: Vec<Vec<Route>>,
-    /// For each array in each store: the bytes of a decoded chunk, if all chunks have as many.
+    /// By array and part: the bytes of a decoded chunk, if all chunks have the same number of bytes.
     pub equal_bytes: Vec<Vec<Option<usize>>>,
     hasher: RandomState,
 }
@@ -106,11 +106,11 @@ impl ChunkIndex {
         Self { dataset, planner, routes, equal_bytes, hasher: RandomState::new() }
     }
 
-    /// Whether there are chunks that the threads which read them copy to a device.
+    /// Whether there may be chunks that are copied to the device by the thread that reads them.
     pub fn uploads(&self) -> bool {
         (0..self.routes.len()).any(|array| {
             let mut parts = self.routes[array].iter().zip(&self.equal_bytes[array]).enumerate();
-            // Where chunks differ in size, some may be large.
+            // If chunks differ in size, some may be large.
             parts.any(|(part, (&route, bytes))| {
                 uploads(route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
             })
@@ -120,7 +120,7 @@ impl ChunkIndex {
     /// Plans the batch of these samples, and looks up its chunks.
     pub fn plan(&self, samples: &[Sample]) -> Plan {
         let batch = self.planner.plan(samples);
-        // Its jobs would write behind the memory of its outputs.
+        // Otherwise its jobs would write beyond the memory of its outputs.
         assert!(self.planner.holds(&batch), "a batch has more elements than were reserved");
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
         let mut places = Vec::with_capacity(batch.uses.len());
@@ -172,7 +172,7 @@ impl ChunkIndex {
         }
     }
 
-    /// Where a chunk lies in a store that tells where its values are in larger objects.
+    /// Finds where a chunk lies, in a store whose values may be ranges of larger objects.
     fn located(&self, id: ChunkId) -> Location {
         let (store, key) = (self.store(id.array, id.part), self.key(id));
         if let Some(index) = store.unread_index(&key) {
@@ -183,7 +183,8 @@ impl ChunkIndex {
         Location::Range(Range { object, offset, len })
     }
 
-    /// The object and the range of a chunk that is a range of an object.
+    /// Returns the object and the range of a chunk that is a range of an object. `None` if the chunk isn't, or it is
+    /// not known yet.
     pub fn extent(&self, id: ChunkId) -> Option<Extent> {
         self.store(id.array, id.part).locate(&self.key(id))
     }
@@ -237,7 +238,7 @@ impl ChunkIndex {
         Site::store(self.store(array, part).location()).array(&*self.dataset.arrays[array as usize].name).chunk(key)
     }
 
-    /// Checks that an array still exists, of which a chunk is missing. Otherwise the store may have been deleted.
+    /// Checks, if a chunk is missing, that its array still exists. Otherwise the store may have been deleted.
     ///
     /// # Errors
     /// If the array's metadata document is missing too, or can't be looked up.
@@ -269,7 +270,7 @@ impl ChunkIndex {
         self.dataset.arrays[array as usize].parts[part as usize].sharding.as_ref()
     }
 
-    /// The sharding of a shard.
+    /// The sharding that a shard belongs to. Panics if the number is that of an index of the store.
     pub fn sharding(&self, shard: ShardId) -> &Sharding {
         self.sharded(shard.array, shard.part).expect("only shards have an index")
     }

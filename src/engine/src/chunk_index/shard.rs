@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-/// The number of a shard: array, part, and row-major index in the grid of shards. For stores that tell where chunks
-/// lie, the number of an index of the store.
+/// Identifies a shard by array, part, and row-major index in the grid of shards. In a store that tells where chunks
+/// lie, it identifies an index of the store: `index` is the number of a manifest or of a reference file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardId {
     pub array: u16,
@@ -28,9 +28,9 @@ pub(crate) struct ShardIndex {
 /// The entries of a shard index.
 #[derive(Debug)]
 pub(crate) enum Entries {
-    /// As it was read.
+    /// As they were read: offset and length of each chunk; `None` if it is missing.
     Read(Vec<Option<(u64, u64)>>),
-    /// In a simulation: chunks of one length, one after the other.
+    /// In a simulation: `count` chunks of `len` bytes, one after the other.
     Even { count: usize, len: u64 },
 }
 
@@ -43,7 +43,7 @@ impl Entries {
         }
     }
 
-    /// Offset and length of the chunk of an entry. `None` if it is missing.
+    /// Returns offset and length of the chunk of an entry. `None` if the chunk is missing.
     pub fn get(&self, entry: usize) -> Option<(u64, u64)> {
         match self {
             Self::Read(entries) => entries.get(entry).copied().flatten(),

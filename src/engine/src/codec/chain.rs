@@ -1,8 +1,8 @@
-//! Chains of codecs: [`Step`] is what every codec does, [`Chain`] undoes one after the other on the CPU.
+//! Chains of codecs: every codec implements [`Step`], and a [`Chain`] decodes its steps one after the other on the CPU.
 //!
-//! A step turns bytes into bytes. The metadata say how many there are at each point of the chain, up to the first
-//! compressor; from there on a limit is known. Nothing that a chunk claims about itself makes a step take more memory than
-//! that, and a chunk decodes to exactly the size of its shape or to an error.
+//! A step turns bytes into bytes. The metadata give the number of bytes at each point of the chain, up to the first
+//! compressor; after it only a limit is known. No step takes more memory than that, whatever a chunk's headers claim. A
+//! chunk decodes to exactly the size of its shape or to an error.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -13,31 +13,33 @@ use crate::error::{Error, Result};
 
 /// One codec of a chain, with its configuration.
 pub(super) trait Step: Debug + Send + Sync {
-    /// What it makes of `side` when it encodes; `Err` says why it can't stand there.
+    /// Returns this step's encoded side for the decoded side `side`. `Err` says why the codec can't stand there.
     fn encoded_side(&self, side: &Side) -> Result<Side, String>;
 
-    /// Fills `out` with what `input` decodes to: elements of `shape`, if the codec is one of elements.
+    /// Decodes `input` and fills `out`. A codec of elements reads `shape`, the shape of the decoded elements.
     ///
     /// # Errors
-    /// If `input` is damaged, or decodes to another size.
+    /// If `input` is damaged, or decodes to another size than that of `out`.
     fn decode(&self, input: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()>;
 
-    /// As [`Step::decode`], to at most `limit` bytes: behind a compressor, where their number isn't known.
+    /// Decodes `input` to at most `limit` bytes. Used where a compressor follows an earlier step, so the exact size of
+    /// the decoded bytes isn't known.
     fn decode_at_most(&self, input: &[u8], _limit: usize) -> Result<Vec<u8>> {
         let mut out = vec![0; input.len()];
         self.decode(input, &[], &mut out)?;
         Ok(out)
     }
 
-    /// Where the decoded bytes lie in the encoded ones, if they are there as they are.
+    /// Returns the range of the decoded bytes within `encoded`, if `encoded` contains them unchanged (beside a
+    /// checksum).
     ///
     /// # Errors
-    /// If what stands beside them is wrong.
+    /// If the checksum is wrong or missing.
     fn inside(&self, _encoded: &[u8]) -> Result<Option<Range<usize>>> {
         Ok(None)
     }
 
-    /// How the GPU undoes it.
+    /// Returns how the GPU decodes this step.
     fn on_gpu(&self) -> OnGpu {
         OnGpu::No
     }
@@ -52,39 +54,40 @@ pub(super) trait Step: Debug + Send + Sync {
         self.usual_encoded_bytes(decoded)
     }
 
-    /// The most bytes that are taken where another codec encodes them once more. How many there are is only known when that one is
-    /// undone, so that memory for the longest must be there.
+    /// Returns the limit on this step's encoded bytes where another codec encodes them again. Their number is known
+    /// only after that codec is decoded, so memory for the limit must be reserved.
     fn max_inside(&self, decoded: usize) -> usize {
         self.usual_encoded_bytes(decoded)
     }
 
-    /// Bytes that decoding takes beside input and output, where that depends on the chunk.
+    /// Returns the working memory in bytes for decoding to `decoded` bytes, without input and output. 0 if it doesn't
+    /// depend on the chunk.
     fn working_bytes(&self, _decoded: usize) -> usize {
         0
     }
 }
 
-/// How the GPU undoes a step.
+/// How the GPU decodes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnGpu {
-    /// It doesn't.
+    /// Not at all.
     No,
-    /// By decoding the streams of the chunk.
+    /// A kernel decodes the streams of the chunk.
     Streams(Compression),
-    /// While a batch is assembled: bytes of elements of that size are shuffled.
+    /// The assembling kernel undoes this byte shuffle of elements of this many bytes.
     Shuffle(usize),
-    /// The host takes it off: see [`Step::inside`].
+    /// The host verifies the checksum and skips it: see [`Step::inside`].
     Seal,
 }
 
-/// How many bytes there are between two steps.
+/// The number of bytes between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Exactly(usize),
     AtMost(usize),
 }
 
-/// What is known of one side of a step.
+/// What the metadata tell about the decoded or encoded side of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     pub size: Size,
@@ -93,7 +96,8 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// How many elements of `size` bytes there are.
+    /// Returns the number of elements of `size` bytes. `Err` if the exact number of bytes isn't known or isn't a
+    /// multiple.
     pub fn elements(&self, size: usize) -> Result<usize, String> {
         match self.size {
             Size::AtMost(_) => Err("a filter of elements stands behind a compressor".to_owned()),
@@ -102,7 +106,7 @@ impl Side {
         }
     }
 
-    /// With each of the elements of type `from` turned into one of type `to`.
+    /// Returns this side with each element of type `from` converted to one of type `to`.
     pub fn converted(&self, from: DType, to: DType) -> Result<Self, String> {
         let bytes = self.elements(from.size())?.checked_mul(to.size());
         let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
@@ -111,13 +115,13 @@ impl Side {
     }
 }
 
-/// The codecs of an array, those excepted that the assembler undoes: a transposition first, and the byte order.
+/// The codecs of an array, except those that the assembler undoes: transpositions at the start, and the byte order.
 #[derive(Debug)]
 pub struct Chain {
     names: String,
     /// In the order in which they encode.
     steps: Vec<Box<dyn Step>>,
-    /// See [`Chain::packed`].
+    /// The result of [`packed()`] for these steps.
     packed: Option<(Option<Compression>, u8)>,
 }
 
@@ -157,7 +161,7 @@ impl From<Vec<u8>> for Held<'_> {
 }
 
 impl Chain {
-    /// The codecs `steps`, with these `names` in messages.
+    /// Makes a chain of `steps`. `names` names the codecs in messages.
     pub(super) fn new(names: String, steps: Vec<Box<dyn Step>>) -> Self {
         let packed = packed(&steps);
         let names = match (steps.as_slice(), packed) {
@@ -168,27 +172,29 @@ impl Chain {
         Self { names, steps, packed }
     }
 
-    /// The codecs' names, in the order in which they encode.
+    /// Returns the codecs' names, in the order in which they encode.
     pub fn names(&self) -> &str {
         &self.names
     }
 
-    /// Whether bytes are stored as they are.
+    /// Whether the chain has no codecs: bytes are stored unchanged.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Whether the GPU may decode it: one compressor or none, perhaps with a byte shuffle before it and checksums after it.
+    /// Whether the GPU may decode the chain: an optional byte shuffle, an optional compressor, then any number of
+    /// checksums. An empty chain has nothing to decode.
     pub(super) fn is_for_gpu(&self) -> bool {
         self.packed.is_some() && !self.is_empty()
     }
 
-    /// The compressor of a chain that the GPU may decode. `None`: bytes are stored as they are.
+    /// Returns the compressor of a chain that the GPU may decode. `None` if it has no compressor.
     pub fn compression(&self) -> Option<Compression> {
         self.packed.and_then(|(compression, _)| compression)
     }
 
-    /// Bytes of an element of the byte shuffle of a chain that the GPU may decode. 1: there is no shuffle, except Blosc's own.
+    /// Returns the element size in bytes of the byte shuffle, for a chain that the GPU may decode. 1 means that there
+    /// is no shuffle (Blosc may still shuffle itself).
     pub fn shuffle(&self) -> u8 {
         self.packed.map_or(1, |(_, shuffle)| shuffle)
     }
@@ -198,10 +204,10 @@ impl Chain {
         self.compression().map_or(decoded, |c| c.typical_stream(decoded))
     }
 
-    /// Which part of `encoded` lies inside the checksums that were computed last, which are verified.
+    /// Verifies the checksums at the end of the chain and returns the range of the bytes inside them.
     ///
     /// # Errors
-    /// If one of them is wrong.
+    /// If a checksum is wrong or missing.
     pub fn unseal(&self, encoded: &[u8]) -> Result<Range<usize>> {
         let mut range = 0..encoded.len();
         for step in self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal) {
@@ -212,7 +218,8 @@ impl Chain {
         Ok(range)
     }
 
-    /// See [`super::ChunkFormat::usual_encoded_bytes`]: what each step adds, at most, to what the one before wrote.
+    /// See [`super::ChunkFormat::usual_encoded_bytes`]. Each step adds its overhead to the size after the step before
+    /// it.
     pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         self.steps.iter().fold(decoded, |bytes, step| step.usual_encoded_bytes(bytes))
     }
@@ -222,14 +229,15 @@ impl Chain {
         self.steps.iter().fold(decoded, |bytes, step| step.max_encoded_bytes(bytes))
     }
 
-    /// The most bytes that decoding holds at a time, beside the encoded chunk and the decoded one.
+    /// Returns the peak of scratch memory in bytes for decoding to `decoded` bytes, without the encoded and the decoded
+    /// chunk.
     pub(super) fn scratch_bytes(&self, decoded: usize) -> usize {
         let mut sizes = vec![decoded];
         for step in &self.steps {
             sizes.push(step.max_inside(sizes[sizes.len() - 1]));
         }
-        // Between two steps there is one buffer, and while one runs there are two; but the first step writes to the chunk's own
-        // memory, and what the last checksums stand around is read where it lies.
+        // Each step reads from one buffer and writes to another. No buffer is needed for the output of step 0, which
+        // goes to the decoded chunk, nor for the bytes inside the checksums at the end, which are read in place.
         let sealed = self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal).count();
         let end = self.steps.len() - sealed;
         let buffer = |i: usize| if i == 0 || i == end { 0 } else { sizes[i] };
@@ -240,10 +248,10 @@ impl Chain {
         (0..end).map(of).max().unwrap_or(0)
     }
 
-    /// Fills `out` with a chunk of elements of `dtype`, which has the shape `stored`, in C order.
+    /// Fills `out` with the decoded chunk: elements of `dtype` in C order of the shape `stored`.
     ///
     /// # Errors
-    /// If `encoded` is damaged, or decodes to another size.
+    /// If `encoded` is damaged, or decodes to another size than that of `out`.
     pub(super) fn decode(&self, encoded: &[u8], stored: &[u64], dtype: DType, out: &mut [u8]) -> Result<()> {
         match self.steps.as_slice() {
             [] if encoded.len() == out.len() => {
@@ -258,7 +266,7 @@ impl Chain {
                     if encoded.len() < out.len() { "truncated" } else { "not what the metadata says" }
                 )));
             }
-            // Nothing is known about its encoded side.
+            // A single compressor: the size of its input isn't known, so there is nothing to compare.
             [step] if matches!(step.on_gpu(), OnGpu::Streams(_)) => return step.decode(encoded, stored, out),
             _ => {}
         }
@@ -289,7 +297,8 @@ impl Chain {
         Ok(())
     }
 
-    /// The decoded side of each step, and the encoded side of the last; `Err` says which step doesn't fit.
+    /// Returns the decoded side of each step, followed by the encoded side of the last step. `Err` says why a step
+    /// doesn't fit.
     fn sides(&self, stored: &[u64], dtype: DType, decoded: usize) -> Result<Vec<Side>, String> {
         let mut sides = Vec::with_capacity(self.steps.len() + 1);
         sides.push(Side { size: Size::Exactly(decoded), shape: stored.to_vec(), dtype });
@@ -300,8 +309,8 @@ impl Chain {
     }
 }
 
-/// The compressor, and the size of the elements whose bytes were shuffled before it (1: they weren't), if there is nothing else but
-/// checksums of what is encoded.
+/// Returns the compressor, and the element size in bytes of the byte shuffle before it (1: no shuffle). `None` if the
+/// chain has any other steps, except checksums at its end.
 fn packed(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
     let mut steps = steps.iter().map(|step| step.on_gpu()).peekable();
     let (mut compression, mut shuffle) = (None, 1);
@@ -313,7 +322,7 @@ fn packed(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
         compression = Some(*found);
         steps.next();
     }
-    // Blosc shuffles itself; both at once have no layout.
+    // Blosc has its own shuffle, and a layout can describe only one of them.
     let twice = shuffle > 1 && matches!(compression, Some(Compression::Blosc(..)));
     (steps.all(|step| step == OnGpu::Seal) && !twice).then_some((compression, shuffle))
 }

@@ -1,7 +1,7 @@
 //! Codecs that only zarrs has, as steps of a chain: shards that are decoded whole, and codecs of other projects.
 //!
-//! zarrs decodes to memory of its own, so that a step costs one more copy. It must never let a chunk's claims about itself decide
-//! how much memory is taken, where that can be told before.
+//! zarrs decodes to its own memory, so a step costs one more copy. Where the size is known before, a chunk's headers
+//! must never decide how much memory is taken.
 
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,25 +19,26 @@ use crate::dtype::DType;
 use crate::error::{Result, panic_text};
 use crate::json::shown;
 
-/// A codec that zarrs undoes.
+/// A codec that zarrs decodes.
 #[derive(Debug)]
 pub(super) struct Foreign {
     name: String,
     codec: Codec,
-    /// Of the decoded elements.
+    /// The type of the decoded elements.
     dtype: DType,
     data_type: DataType,
     fill: FillValue,
-    /// The most bytes to which the largest chunk is usually encoded, as far as zarrs knows.
+    /// The most bytes that encoders usually write for the largest chunk: the larger of zarrs' bound, where it has one,
+    /// and an estimate.
     usual: usize,
 }
 
 impl Foreign {
-    /// The codec `name` behind `side`, the largest one. `fill` is the fill value at this place, which is not known behind filters that
-    /// change values.
+    /// Makes the step of the codec `name`. `side` is its decoded side for the largest chunk. `fill` is the fill value
+    /// at this place, `None` after filters that change values.
     ///
     /// # Errors
-    /// If zarrs doesn't have it either, or not with this configuration.
+    /// If zarrs doesn't have the codec either, or refuses this configuration.
     pub(super) fn new(
         name: &str,
         format: Format,
@@ -45,7 +46,7 @@ impl Foreign {
         side: &Side,
         fill: Option<&FillValue>,
     ) -> Result<Self> {
-        // As zarrs names codecs of v2.
+        // zarrs names codecs of v2 with this prefix.
         let prefix = if format == Format::V2 { "numcodecs." } else { "" };
         let metadata = normalised(&format!("{prefix}{name}"), configuration);
         let codec = match caught(|| Ok(Codec::from_metadata(&metadata))) {
@@ -57,12 +58,13 @@ impl Foreign {
         let sharded = metadata.name() == "sharding_indexed";
         let fill = match fill {
             Some(fill) => fill.clone(),
-            // Others have no use for it.
+            // Other codecs don't use the fill value.
             None if !sharded => FillValue::new(vec![0; dtype.size()]),
             None => return Err(unknown(name, "a filter stands before it, which makes its fill value unknown")),
         };
         let mut codec = Self { name: name.to_owned(), codec, dtype, data_type, fill, usual: 0 };
-        // zarrs counts each inner chunk of a shard as large as the whole shard, which is gigabytes for a few thousand of them.
+        // zarrs counts each inner chunk of a shard as large as the whole shard, which gives gigabytes for a few
+        // thousand inner chunks.
         let bound = codec.encoded_size(&side.shape).map_err(|e| unknown(name, e))?.filter(|_| !sharded);
         let bound = bound.and_then(|encoded| usize::try_from(encoded.size()?).ok()).unwrap_or(0);
         let elements = side.elements(dtype.size()).map_err(|e| unknown(name, e))?;
@@ -71,7 +73,7 @@ impl Foreign {
         Ok(codec)
     }
 
-    /// The size of a chunk of `shape` that a serializer encodes; `None` of other codecs.
+    /// Returns the encoded size of a chunk of `shape`, if the codec is a serializer (array to bytes). Otherwise `None`.
     fn encoded_size(&self, shape: &[u64]) -> Result<Option<BytesRepresentation>, String> {
         let Codec::ArrayToBytes(codec) = &self.codec else { return Ok(None) };
         let shape = nonzero(shape)?;
@@ -79,12 +81,12 @@ impl Foreign {
             .map(Some)
     }
 
-    /// Whether its encoded side is bytes.
+    /// Whether the codec turns elements into bytes.
     pub(super) fn is_serializer(&self) -> bool {
         matches!(self.codec, Codec::ArrayToBytes(_))
     }
 
-    /// The fill value of its encoded side.
+    /// Returns the fill value of the encoded side. `None` if it is unknown, or if that side is bytes.
     pub(super) fn encoded_fill(&self) -> Option<FillValue> {
         match &self.codec {
             Codec::ArrayToArray(codec) => {
@@ -95,7 +97,7 @@ impl Foreign {
     }
 }
 
-/// The fill value whose bits are `fill`.
+/// Returns the fill value that has the bits `fill`.
 pub(super) fn fill_value(fill: u64, dtype: DType) -> FillValue {
     let mut bytes = fill.to_le_bytes()[..dtype.size()].to_vec();
     if cfg!(target_endian = "big") {
@@ -104,7 +106,7 @@ pub(super) fn fill_value(fill: u64, dtype: DType) -> FillValue {
     FillValue::new(bytes)
 }
 
-/// Bytes to which `decoded` bytes are usually encoded by a codec of which nothing is known.
+/// Returns a generous estimate of the encoded bytes for `decoded` bytes and an unknown codec.
 fn generous(decoded: usize) -> usize {
     decoded.saturating_add(decoded / 4).saturating_add(65_536)
 }
@@ -138,7 +140,7 @@ impl Step for Foreign {
     }
 
     fn decode(&self, input: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
-        // Decoding is spread over the reader's own threads, chunk by chunk.
+        // One thread for each chunk: the reader's own threads decode chunks in parallel.
         let options = CodecOptions::default().with_concurrent_target(1);
         let decoded = caught(|| {
             let shape = nonzero(shape)?;
@@ -165,7 +167,7 @@ impl Step for Foreign {
     }
 
     fn max_encoded_bytes(&self, _decoded: usize) -> usize {
-        // It may be a shard, which may have gaps.
+        // The codec may be a shard, and a shard may have gaps.
         usize::MAX
     }
 
@@ -182,7 +184,8 @@ fn no_decoder(name: &str) -> String {
     format!("there is no decoder for {name}")
 }
 
-/// Why zarrs doesn't take a codec, or one inside it; what zarrs says of it shows its own types.
+/// Returns why zarrs refuses a codec or a codec nested in it, or `None` if it accepts them. zarrs' own messages aren't
+/// used, because they show its Rust types.
 fn refused(name: &str, codec: &MetadataV3) -> Option<String> {
     let inner = |key: &str| {
         let list: Vec<MetadataV3> = serde_json::from_value(codec.configuration()?.get(key)?.clone()).ok()?;
@@ -201,7 +204,8 @@ fn refused(name: &str, codec: &MetadataV3) -> Option<String> {
     }
 }
 
-/// Bytes for each element that a shard may add: an index entry of 16 bytes for each inner chunk, and its codecs' headers.
+/// Returns the bytes per element that a shard may add: 80 for each inner chunk (an index entry of 16 bytes, and its
+/// codecs' headers), and those of shards within it. 0 for other codecs.
 fn overhead(codec: &MetadataV3) -> usize {
     let of_a_shard = || {
         let configuration = codec.configuration().filter(|_| codec.name() == "sharding_indexed")?;
@@ -219,14 +223,14 @@ fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>, String> {
     shape_of(shape).ok_or_else(|| format!("its chunks have the shape {shape:?}, without elements"))
 }
 
-/// Runs foreign code; a panic in it is the chunk's or the metadata's fault, not the process's.
+/// Runs code of zarrs and turns a panic into an error, because damaged chunks or metadata must not end the process.
 fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f))
         .unwrap_or_else(|panic| Err(format!("the codec panicked: {}", panic_text(&*panic))))
 }
 
-/// A codec as zarrs wants it: without the prefix of codecs that are in the specification too, and with the levels that
-/// it asks for although only writers need them.
+/// Returns a codec's metadata in the form that zarrs accepts. The prefix "numcodecs." is dropped for codecs that are in
+/// the specification too. Fields that zarrs requires but only writers use, such as levels, get defaults.
 fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
     let mut configuration = configuration.clone();
     let mut default = |key: &str, value: Value| {
@@ -247,7 +251,7 @@ fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
             name
         }
         "blosc" | "numcodecs.blosc" => {
-            // What readers need stands in each chunk's header.
+            // Readers take these values from each chunk's header, so any valid ones will do.
             let cname = configuration.get("cname").cloned().unwrap_or(json!("lz4"));
             configuration = Map::new();
             configuration.insert("cname".into(), cname);
@@ -256,7 +260,7 @@ fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
             configuration.insert("blocksize".into(), json!(0));
             "blosc"
         }
-        // Each chunk's header has the values in use.
+        // Readers take these values from each chunk's header.
         "pcodec" | "numcodecs.pcodec" => {
             configuration = Map::new();
             name

@@ -1,5 +1,5 @@
-//! From the codecs in metadata to a [`ChunkFormat`]: a transposition and a byte order that the assembler undoes, and a [`Chain`] of
-//! everything else.
+//! Turns the codecs in metadata into a [`ChunkFormat`]: an order of axes and a byte order, which the assembler undoes,
+//! and a [`Chain`] of all other codecs.
 
 use serde_json::{Map, Value};
 use zarrs::array::FillValue;
@@ -17,11 +17,11 @@ pub(crate) struct CodecList(Vec<(String, Map<String, Value>)>);
 
 /// The fields of v2 metadata that say how chunks are encoded.
 pub(crate) struct V2Codecs {
-    /// `order`: F.
+    /// Whether `order` is "F".
     pub fortran: bool,
-    /// The last dimensions that `order` doesn't concern.
+    /// Number of last dimensions that `order` doesn't reorder: 1 for complex elements (real and imaginary part).
     pub kept_dims: usize,
-    /// From the data type.
+    /// Whether elements are big-endian, as the data type says.
     pub big_endian: bool,
     /// `filters`, empty for null.
     pub filters: Vec<Value>,
@@ -61,7 +61,7 @@ impl CodecList {
         Ok(Self(out))
     }
 
-    /// The configuration of the codec `name` if it is the only one.
+    /// Returns the configuration of the codec `name` if it is the only codec.
     pub(crate) fn only(&self, name: &str) -> Option<&Map<String, Value>> {
         match self.0.as_slice() {
             [(n, configuration)] if n == name => Some(configuration),
@@ -69,12 +69,13 @@ impl CodecList {
         }
     }
 
-    /// Names and configurations.
+    /// Returns the codecs' names and configurations.
     pub(crate) fn entries(&self) -> &[(String, Map<String, Value>)] {
         &self.0
     }
 
-    /// How chunks with elements of `dtype` are encoded; `fill` has the bits of the fill value, `largest` is the largest chunk's shape.
+    /// Returns the format of chunks with elements of `dtype`. `fill` holds the bits of the fill value; `largest` is the
+    /// shape of the largest chunk.
     ///
     /// # Errors
     /// If there is no decoder for one of the codecs, or they don't fit together.
@@ -110,7 +111,7 @@ impl CodecList {
 }
 
 impl V2Codecs {
-    /// As [`CodecList::format`].
+    /// Like [`CodecList::format`], for v2 metadata.
     pub(crate) fn format(&self, dtype: DType, fill: u64, largest: &[u64]) -> Result<ChunkFormat> {
         let mut order: Vec<usize> = (0..largest.len()).collect();
         if self.fortran {
@@ -126,13 +127,13 @@ impl V2Codecs {
             };
             building.add(name, configuration)?;
         }
-        // What zarrs decodes is in native order.
+        // zarrs decodes to native byte order.
         let swap = dtype.size() > 1 && self.big_endian != cfg!(target_endian = "big") && !building.native;
         Ok(building.finish(swap))
     }
 }
 
-/// A chain to which codecs are added in the order in which they encode.
+/// Builds a chain. Codecs are added in the order in which they encode.
 struct Building {
     format: Format,
     dtype: DType,
@@ -140,13 +141,13 @@ struct Building {
     order: Vec<usize>,
     names: Vec<String>,
     steps: Vec<Box<dyn Step>>,
-    /// The encoded side of the last step, of the largest chunk.
+    /// The encoded side of the last step, for the largest chunk.
     side: Side,
-    /// The fill value there; `None` behind filters that change values.
+    /// The fill value on that side. `None` after steps that may change it.
     fill: Option<FillValue>,
     /// Whether a v3 codec has turned the elements into bytes.
     serialized: bool,
-    /// Whether the first step gives elements in native byte order, whatever that of the array.
+    /// Whether the first step decodes to native byte order, whatever the array's byte order is.
     native: bool,
 }
 
@@ -175,13 +176,13 @@ impl Building {
         Ok(())
     }
 
-    /// Adds a transposition. The assembler undoes those that come first.
+    /// Adds a transposition. One before any step is not a step: the assembler undoes it.
     fn transpose(&mut self, order: Vec<usize>) -> Result<()> {
         self.names.push("transpose".into());
         if !self.steps.is_empty() {
             return self.push(Box::new(Transpose { order, size: self.side.dtype.size() }));
         }
-        // The axes of this step are the stored axes of the one before.
+        // The axes of this transposition are the stored axes after the one before it.
         self.order = order.iter().map(|&axis| self.order[axis]).collect();
         self.side.shape = order.iter().map(|&axis| self.side.shape[axis]).collect();
         Ok(())
@@ -190,7 +191,7 @@ impl Building {
     /// Adds the codec of this name.
     ///
     /// # Errors
-    /// If there is none, or it can't stand here.
+    /// If there is no decoder for it, or it can't stand here.
     fn add(&mut self, name: &str, configuration: &Map<String, Value>) -> Result<()> {
         self.names.push(name.to_owned());
         let (make, on_bytes) = match find(name, self.format) {
@@ -222,7 +223,7 @@ impl Building {
         self.push(Box::new(step))
     }
 
-    /// Refuses codecs of bytes before v3's serializer, and others behind it.
+    /// Refuses codecs of bytes before v3's serializer, and all other codecs after it.
     fn check_place(&self, name: &str, on_bytes: bool) -> Result<()> {
         if self.format == Format::V2 || on_bytes == self.serialized {
             return Ok(());

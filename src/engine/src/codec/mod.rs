@@ -1,9 +1,12 @@
 //! Codecs: decoding the bytes of an encoded chunk on the CPU, and splitting a chunk into streams that the GPU decodes.
 //!
-//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more. One
-//! compressor is one folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs` walks its headers for the GPU
-//! ([`streams`] joins them). Every codec is a step of a [`Chain`], and is registered once, in [`registry`]. Those of which more than
-//! the name is needed are in `filters/` and `pack.rs`; what only zarrs has is one more step ([`foreign`]).
+//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
+//!
+//! - Every codec is a step of a [`Chain`], and is registered once, in [`registry`].
+//! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
+//!   reads its headers for the GPU. [`streams`] calls them.
+//! - Other compressors are in `pack.rs` and `filters/`, filters and checksums in `filters/`.
+//! - Codecs that only zarrs has are steps too ([`foreign`]).
 
 #![deny(unsafe_code)]
 
@@ -30,7 +33,7 @@ use std::fmt;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// A compressor of whole chunks that is decoded here and may be decoded on the GPU.
+/// A compressor that this module decodes on the CPU and that the GPU may decode too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// RFC 8878: any number of frames.
@@ -41,17 +44,17 @@ pub enum Compression {
     Zlib,
     /// numcodecs' LZ4: the decoded size as a little-endian u32, then one LZ4 block.
     Lz4,
-    /// A chunk of Blosc 1, with whatever compressor and shuffle its header names; and the size of blocks that metadata ask
-    /// for, in bytes, 0 for c-blosc's own choice.
+    /// A Blosc 1 chunk. Its header names its compressor and shuffle. Here are the compressor that the metadata name and
+    /// the block size that they ask for, in bytes (0: c-blosc chooses).
     Blosc(BloscCodec, u32),
 }
 
-/// The compressor that metadata names for Blosc: what writers were told, and what most chunks will have.
+/// The inner compressor that the metadata name for Blosc. Most chunks have it, but each chunk's header decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are the names in metadata")]
 pub enum BloscCodec {
     BloscLz,
-    /// Also lz4hc.
+    /// LZ4, also written by lz4hc.
     Lz4,
     Snappy,
     Zlib,
@@ -59,7 +62,7 @@ pub enum BloscCodec {
 }
 
 impl Compression {
-    /// The name in metadata.
+    /// Returns the codec's name in metadata.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -73,7 +76,7 @@ impl Compression {
     /// Fills `out` from `encoded`.
     ///
     /// # Errors
-    /// If `encoded` is damaged, or decodes to another size than that of `out`, whose content is then undefined.
+    /// If `encoded` is damaged, or decodes to another size than that of `out`. The content of `out` is then undefined.
     pub fn decode(self, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         match self {
             Self::Zstd => zstd::decode(encoded, out),
@@ -84,41 +87,44 @@ impl Compression {
         }
     }
 
-    /// The most bytes to which usual encoders encode `decoded` bytes, at any level. A longer chunk is unusual, not
-    /// wrong.
+    /// Returns the most bytes that usual encoders write for `decoded` bytes, at any level. A longer chunk is unusual,
+    /// but valid.
     pub fn usual_encoded_bytes(self, decoded: usize) -> usize {
         match self {
-            // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
+            // ZSTD_compressBound, and room for a content size, a checksum and empty frames.
             Self::Zstd => zstd_safe::compress_bound(decoded).saturating_add(64),
-            // zlib's bound for blocks with fixed codes, which fast levels of some encoders write whatever the data are; and
-            // a gzip header with a file name.
+            // zlib's bound for blocks with fixed codes, which some encoders write at fast levels for any data, and room
+            // for a gzip header with a file name.
             Self::Gzip | Self::Zlib => decoded.saturating_add(decoded / 8).saturating_add(decoded / 64) + 512,
-            // LZ4_compressBound and the size before it.
+            // LZ4_compressBound, and the 4 bytes of the decoded size before the block.
             Self::Lz4 => decoded.saturating_add(decoded / 255).saturating_add(16 + 4),
             Self::Blosc(_, block) => blosc::usual_encoded_bytes(decoded, block as usize),
         }
     }
 
-    /// The most bytes that can decode to `decoded` bytes; `usize::MAX` where the format sets no limit. gzip and bzip2 may have empty
-    /// members, deflate empty blocks, zstd frames that are skipped, Blosc gaps between its blocks.
+    /// Returns the most encoded bytes that can decode to `decoded` bytes, or `usize::MAX` if the format sets no limit:
+    /// gzip may have empty members, deflate empty blocks, zstd skippable frames, Blosc gaps between its blocks.
     pub fn max_encoded_bytes(self, decoded: usize) -> usize {
         match self {
-            // Each sequence but the last decodes to at least as many bytes as it has, beside the bytes of its lengths.
+            // Each LZ4 sequence but the last decodes to at least as many bytes as it takes, not counting its additional
+            // length bytes.
             Self::Lz4 => self.usual_encoded_bytes(decoded),
             Self::Zstd | Self::Gzip | Self::Zlib | Self::Blosc(..) => usize::MAX,
         }
     }
 
-    /// Decoded bytes of a typical stream in a chunk of `decoded` bytes: what decoders on the GPU work on side by side.
+    /// Returns the decoded bytes of a typical stream in a chunk of `decoded` bytes. The GPU decodes streams in
+    /// parallel.
     pub fn typical_stream(self, decoded: usize) -> usize {
         match self {
-            // c-blosc's choices are larger, except for splits of small elements at low levels.
+            // The streams that c-blosc makes are larger, except where it splits blocks of small elements at low levels.
             Self::Blosc(..) => decoded.min(32 << 10),
             Self::Zstd | Self::Gzip | Self::Zlib | Self::Lz4 => decoded,
         }
     }
 
-    /// Bytes that decoding `decoded` bytes on the CPU takes beside the output, where that depends on the chunk.
+    /// Returns the working memory in bytes for decoding to `decoded` bytes on the CPU, without input and output. 0 if
+    /// it doesn't depend on the chunk.
     pub fn working_bytes(self, decoded: usize) -> usize {
         match self {
             Self::Blosc(_, block) => blosc::working_bytes(decoded, block as usize),
@@ -136,30 +142,30 @@ impl fmt::Display for Compression {
 /// How the chunks of an array are encoded.
 #[derive(Debug)]
 pub struct ChunkFormat {
-    /// Decoded bytes are in C order of the stored axes, and stored axis `k` is the array's axis `order[k]`.
+    /// Stored axis `k` is the array's axis `order[k]`. Decoded bytes are in C order of the stored axes.
     pub order: Vec<usize>,
     /// Whether decoded elements are in the other byte order than this machine's.
     pub swap: bool,
-    /// The codecs to be undone.
+    /// The codecs to decode.
     pub chain: Chain,
     dtype: DType,
 }
 
 impl ChunkFormat {
-    /// The format that v3's list `codecs` gives chunks of `dtype`; `fill` holds the bits of the fill value, `largest` is the
-    /// largest chunk's shape.
+    /// Returns the format of chunks of `dtype` for the list `codecs` of v3 metadata. `fill` holds the bits of the fill
+    /// value; `largest` is the shape of the largest chunk.
     ///
     /// # Errors
-    /// If there is no decoder for one of them, or they don't fit together.
+    /// If there is no decoder for one of the codecs, or they don't fit together.
     pub fn from_v3(codecs: &serde_json::Value, dtype: DType, fill: u64, largest: &[u64]) -> Result<Self> {
         CodecList::parse(codecs)?.format(dtype, fill, largest)
     }
 
-    /// Fills `out` with the elements of a chunk of `shape` (encoded extents, in the array's axes), laid out as
-    /// `order` and `swap` say.
+    /// Fills `out` with the elements of a chunk, in the order of axes `order` and the byte order that `swap` gives.
+    /// `shape` is the chunk's encoded extent along each of the array's axes.
     ///
     /// # Errors
-    /// If `encoded` is damaged, or decodes to another size than that of `out`, whose content is then undefined.
+    /// If `encoded` is damaged, or decodes to another size than that of `out`. The content of `out` is then undefined.
     pub fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
         let expected = self.decoded_bytes(shape)?;
         if out.len() != expected {
@@ -172,38 +178,42 @@ impl ChunkFormat {
         self.chain.decode(encoded, &stored, self.dtype, out)
     }
 
-    /// The codecs, if the GPU may decode them.
+    /// Returns the codecs if the GPU may decode them. `None` also if there are no codecs.
     pub fn packed(&self) -> Option<&Chain> {
         Some(&self.chain).filter(|chain| chain.is_for_gpu())
     }
 
-    /// Bytes of a decoded chunk of `shape`.
+    /// Returns the bytes of a decoded chunk of `shape`.
     ///
     /// # Errors
-    /// If they can't be counted.
+    /// If the number is too large for memory.
     pub fn decoded_bytes(&self, shape: &[u64]) -> Result<usize> {
         decoded_bytes(shape, self.dtype)
     }
 
-    /// The most bytes to which usual encoders encode a chunk of `decoded` bytes. As many are reserved before a chunk is
-    /// read. A longer chunk is unusual, not wrong.
+    /// Returns the most bytes that usual encoders write for a chunk of `decoded` bytes. This memory is reserved before
+    /// a chunk is read. A longer chunk is unusual, but valid.
     pub fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         self.chain.usual_encoded_bytes(decoded)
     }
 
-    /// The most bytes that can be a chunk of `decoded` bytes; `usize::MAX` where its codecs set no limit.
+    /// Returns the most encoded bytes that a chunk of `decoded` bytes can have, or `usize::MAX` if its codecs set no
+    /// limit.
     pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
         self.chain.max_encoded_bytes(decoded)
     }
 
-    /// The most bytes that decoding a chunk of `decoded` bytes holds at a time, beside the encoded chunk and the decoded
-    /// one. What the decoders of single compressors hold inside isn't counted.
+    /// Returns the peak of scratch memory in bytes for decoding a chunk of `decoded` bytes, without the encoded and the
+    /// decoded chunk. Memory inside decoders counts only where it depends on the chunk.
     pub fn scratch_bytes(&self, decoded: usize) -> usize {
         self.chain.scratch_bytes(decoded)
     }
 }
 
-/// Bytes of `shape` elements of `dtype`.
+/// Returns the bytes of a chunk of `shape` with elements of `dtype`.
+///
+/// # Errors
+/// If the number is too large for memory.
 pub(crate) fn decoded_bytes(shape: &[u64], dtype: DType) -> Result<usize> {
     shape
         .iter()
@@ -213,14 +223,14 @@ pub(crate) fn decoded_bytes(shape: &[u64], dtype: DType) -> Result<usize> {
         .ok_or_else(|| Error::value(format!("expected a chunk that fits into memory, but found the shape {shape:?}")))
 }
 
-/// The error of a chunk that decodes to another size.
+/// Makes the error of a chunk that decodes to another size than expected.
 fn wrong_size(expected: usize, found: impl fmt::Display) -> Error {
     Error::runtime(format!(
         "expected {expected} decoded bytes, but found {found}; the chunk is damaged or of another array"
     ))
 }
 
-/// The error of `encoded` bytes of a chunk that can't be decoded, which should be of the codec (or codecs) `of`.
+/// Makes the error of a chunk that can't be decoded. `of` names the codec, `encoded` is the number of encoded bytes.
 fn damaged(of: impl fmt::Display, encoded: usize, reason: impl fmt::Display) -> Error {
     Error::runtime(match encoded {
         0 => format!("expected {of} data, but found no bytes at all; the chunk was not written completely"),

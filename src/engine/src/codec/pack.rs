@@ -1,42 +1,42 @@
-//! Compressors anywhere in a chain: also where another compressor follows, so that the decoded size isn't known.
+//! Compressors as steps of a chain, also where another compressor follows, so that the decoded size isn't known.
 //!
-//! What a header claims never decides how much memory is taken: output goes to memory of the size that the metadata
-//! say, or grows with what is really decoded, up to a limit.
+//! A size claimed by a header never decides how much memory is taken. The output has the size that the metadata give,
+//! or it grows with the bytes that are really decoded, up to a limit.
 
 use super::chain::{OnGpu, Side, Size, Step};
 use super::filters::{Lzma, base64};
 use super::{Compression, blosc, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
-/// A compressor.
+/// A compressor as a step of a chain.
 #[derive(Clone, Debug)]
 pub(super) enum Packer {
-    /// One that has decoders for whole chunks too.
+    /// A compressor with a decoder for whole chunks.
     Common(Compression),
-    /// bzip2: one stream or several.
+    /// bzip2, one or several streams.
     Bz2,
     /// xz, lzma and raw LZMA.
     Lzma(Lzma),
-    /// Text of another alphabet, which compresses nothing; but its length doesn't tell how many bytes it stands for either.
+    /// Base64 text. It compresses nothing, but as for compressors, its length doesn't give the decoded size.
     Base64,
 }
 
-/// One decoder of one stream.
+/// A decoder of a single compressed stream.
 pub(super) trait Stream {
-    /// Decodes some of `input` to `out`; how much was read and written, and whether the stream ended.
+    /// Decodes a part of `input` to `out`. Returns the bytes read, the bytes written, and whether the stream ended.
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String>;
 }
 
-/// What may stand behind a stream.
+/// What may follow a stream in the encoded bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Behind {
-    /// Anything; it isn't looked at.
+    /// Anything. It is ignored.
     Anything,
-    /// More streams, with zero bytes between them.
+    /// More streams, with zero bytes between or after them.
     Padded,
-    /// More streams.
+    /// More streams, and nothing else.
     Streams,
-    /// More streams; what isn't one ends the data, as for Python's `bz2` and `lzma`.
+    /// More streams. Bytes that aren't a stream end the data and are ignored, as Python's `bz2` and `lzma` do.
     StreamsOrRest,
 }
 
@@ -64,11 +64,11 @@ impl Step for Packer {
 
     fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
         let (claimed, densest) = match self {
-            // A byte of an LZ4 block stands for at most 255.
+            // A byte of an LZ4 block decodes to at most 255 bytes.
             Self::Common(Compression::Lz4) => {
                 (encoded.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize), 255)
             }
-            // The densest inner compressor writes a run of zeros in about one byte of 30000.
+            // The densest inner compressor encodes a run of zeros with one byte for about 30,000.
             Self::Common(Compression::Blosc(..)) => (blosc::decoded_size(encoded)?, 1 << 16),
             Self::Base64 => {
                 let mut decoded = vec![0; (encoded.len() / 4 * 3 + 3).min(limit)];
@@ -106,7 +106,7 @@ impl Step for Packer {
     fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
             Self::Common(compression) => compression.usual_encoded_bytes(decoded),
-            // bzip2's manual: 1 % and 600 bytes; an empty stream may follow.
+            // bzip2's manual gives 1 % and 600 bytes; an empty stream may follow.
             Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
             // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
             Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
@@ -117,7 +117,7 @@ impl Step for Packer {
     fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
             Self::Common(compression) => compression.max_encoded_bytes(decoded),
-            // Any number of streams, and anything behind them or the padding.
+            // The number of streams, the bytes after them and the padding have no limit.
             Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
         }
     }
@@ -136,7 +136,7 @@ impl Step for Packer {
 }
 
 impl Packer {
-    /// The name in metadata.
+    /// Returns the codec's name in metadata.
     fn name(&self) -> &'static str {
         match self {
             Self::Common(compression) => compression.name(),
@@ -146,7 +146,8 @@ impl Packer {
         }
     }
 
-    /// A decoder of one stream that decodes to at most `limit` bytes; LZ4, Blosc and base64 have no streams.
+    /// Opens a decoder of one stream that decodes to at most `limit` bytes. `Err` for LZ4, Blosc and base64, which have
+    /// no streams.
     fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         Ok(match self {
             Self::Common(Compression::Zstd) => Box::new(zstd_safe::DCtx::create()),
@@ -160,7 +161,7 @@ impl Packer {
         })
     }
 
-    /// Decodes all streams in `encoded`.
+    /// Decodes all streams in `encoded` to `output`.
     fn streams(&self, encoded: &[u8], output: &mut Output<'_>) -> Result<()> {
         let limit = output.limit;
         let behind = match self {
@@ -205,12 +206,14 @@ fn too_large(limit: usize, found: impl std::fmt::Display) -> Error {
     ))
 }
 
-/// Where decoded bytes go.
+/// The destination of decoded bytes: `fixed` if the decoded size is known, else `grown`.
 struct Output<'a> {
     fixed: Option<&'a mut [u8]>,
-    /// Else.
+    /// Grows with the decoded bytes, up to `limit`.
     grown: Vec<u8>,
+    /// The most bytes that may be decoded.
     limit: usize,
+    /// Bytes decoded so far.
     written: usize,
 }
 
@@ -220,9 +223,9 @@ enum Failure {
     TooLarge,
 }
 
-/// Decodes a stream at the start of `rest`, and moves `rest` behind it.
+/// Decodes the stream at the start of `rest`, and advances `rest` to its end.
 fn one_stream(stream: &mut dyn Stream, rest: &mut &[u8], output: &mut Output<'_>) -> Result<(), Failure> {
-    // A decoder sees the end of a stream only when it is given room, also if no byte comes any more.
+    // A decoder reports the end of a stream only if its output buffer isn't empty, even if no more bytes follow.
     let mut spare = [0; 1];
     loop {
         let room = match &mut output.fixed {
@@ -356,7 +359,7 @@ mod tests {
         let mut out = vec![0; data.len()];
         Packer::Bz2.decode(&encoded, &[], &mut out).unwrap();
         assert_eq!(out, data);
-        // A stream that begins well and ends too early isn't "anything".
+        // A valid but truncated second stream is an error, unlike bytes that aren't a stream.
         let end = encoded.len() - 12 - 10;
         assert!(Packer::Bz2.decode(&encoded[..end], &[], &mut out).is_err());
     }

@@ -1,7 +1,8 @@
-//! Every codec of this project once: its name, where it stands in a chain, and how its configuration becomes a [`Step`].
+//! The list of all codecs of this project: each codec's name, its place in a chain, and how its configuration becomes a
+//! [`Step`].
 //!
-//! In v2 every filter sees bytes, and brings its own types with their byte order, as NumPy's views do. In v3 codecs
-//! before `bytes` see elements in native byte order, so that a byte order in their types has no meaning there.
+//! In v2 each filter gets bytes, and its configuration gives the element type and byte order, like a NumPy view. In v3
+//! codecs before `bytes` get elements in native byte order, so a byte order in their configuration has no meaning.
 
 use serde_json::{Map, Value};
 
@@ -17,24 +18,24 @@ use Place::{Bytes, Elements, Refused};
 /// Where a codec may stand in a v3 chain, and how it is made.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
-    /// Before the elements become bytes.
+    /// Before the codec that turns elements into bytes.
     Elements(Make),
-    /// After that.
+    /// After that codec.
     Bytes(Make),
-    /// Nowhere: it is not for arrays of numbers, but for these.
+    /// Nowhere: the codec is not for arrays of numbers. The text says what it is for.
     Refused(&'static str),
 }
 
-/// Makes the step of a codec; `None` if there is nothing to undo.
+/// Makes the step of a codec. `None` if decoding has nothing to do.
 pub(super) type Make = fn(&Given<'_>) -> Result<Option<Box<dyn Step>>>;
 
-/// By the name in metadata, without the prefix "numcodecs.".
+/// All codecs, by their name in metadata without the prefix "numcodecs.".
 const CODECS: &[(&str, Place)] = &[
     ("astype", Elements(|c| made(Arithmetic::astype(c)?))),
     ("quantize", Elements(|c| Ok(Arithmetic::quantize(c)?.map(boxed)))),
     ("delta", Elements(|c| made(Arithmetic::delta(c)?))),
     ("fixedscaleoffset", Elements(|c| made(Arithmetic::fixed_scale_offset(c)?))),
-    // What writers rounded stays rounded.
+    // Rounding can't be undone.
     ("bitround", Elements(|_| Ok(None))),
     ("packbits", Elements(|_| made(PackBits))),
     ("scale_offset", Elements(|c| made(ScaleOffset::parse(c.configuration, c.side.dtype)?))),
@@ -64,21 +65,21 @@ const CODECS: &[(&str, Place)] = &[
     ("categorize", Refused("text")),
 ];
 
-/// The format of the metadata.
+/// The Zarr format of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     V2,
     V3,
 }
 
-/// The codec of this name, if it is one of this project.
+/// Returns the place of the codec `name`, or `None` if this project doesn't have it.
 pub(super) fn find(name: &str, format: Format) -> Option<Place> {
-    // zarrs once gave its codecs URLs.
+    // Older versions of zarrs wrote codec names as URLs.
     let last = name.rsplit('/').next()?;
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
     let other = match format {
         Format::V2 => matches!(plain, "scale_offset" | "cast_value"),
-        // A serializer that has the name of numcodecs' filter.
+        // In v3 "packbits" without a prefix is a serializer, not numcodecs' filter.
         Format::V3 => last == "packbits",
     };
     CODECS.iter().find(|(own, _)| *own == plain && !other).map(|&(_, place)| place)
@@ -92,7 +93,7 @@ fn made(step: impl Step + 'static) -> Result<Option<Box<dyn Step>>> {
     Ok(Some(boxed(step)))
 }
 
-/// What metadata ask of Blosc; what readers need stands in each chunk's header.
+/// Reads the Blosc compressor and block size that the metadata name. Decoding uses each chunk's header instead.
 fn blosc(configuration: &Map<String, Value>) -> Compression {
     let block = configuration.get("blocksize").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     let codec = match configuration.get("cname").and_then(Value::as_str) {
@@ -105,19 +106,19 @@ fn blosc(configuration: &Map<String, Value>) -> Compression {
     Compression::Blosc(codec, block.unwrap_or(0))
 }
 
-/// A codec as metadata give it, and what it stands behind.
+/// A codec's entry in the metadata, and its place in the chain.
 pub(super) struct Given<'a> {
     pub name: &'a str,
     pub configuration: &'a Map<String, Value>,
     pub format: Format,
-    /// The type of the array.
+    /// The array's element type.
     pub array: DType,
-    /// Its decoded side.
+    /// The codec's decoded side.
     pub side: &'a Side,
 }
 
 impl Given<'_> {
-    /// The error of a field.
+    /// Makes the error of a field with a wrong value.
     pub fn wrong(&self, field: &str, expected: &str) -> Error {
         Error::value(format!(
             "codec \"{}\": {field}: expected {expected}, but found {}",
@@ -126,12 +127,15 @@ impl Given<'_> {
         ))
     }
 
-    /// A field that isn't null.
+    /// Returns a field's value. `None` if the field is missing or null.
     pub fn field(&self, field: &str) -> Option<&Value> {
         self.configuration.get(field).filter(|value| !value.is_null())
     }
 
-    /// A field that is a type. `default`: where there is none.
+    /// Returns the element type that a field names, or `default` if the field is missing.
+    ///
+    /// # Errors
+    /// If the field is no known type, or is missing and there is no default.
     pub fn typed(&self, field: &str, default: Option<Typed>) -> Result<Typed> {
         let missing = || self.wrong(field, "one of NumPy's types that DALI has, such as \"<f4\"");
         let Some(found) = self.field(field) else { return default.ok_or_else(missing) };
@@ -139,7 +143,7 @@ impl Given<'_> {
         Ok(if self.format == Format::V3 { Typed::native(found.dtype) } else { found })
     }
 
-    /// The type of the array, where it is the default of a filter's own.
+    /// Returns the array's type, which is the default of a filter's type in v3. `None` in v2, which has no default.
     pub fn own(&self) -> Option<Typed> {
         (self.format == Format::V3).then(|| Typed::native(self.array))
     }

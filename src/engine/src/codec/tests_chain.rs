@@ -1,5 +1,5 @@
-//! Chains as metadata describe them: sizes, orders, limits, damage. What every codec's values are is tested against
-//! zarr-python in `tests/test_codec_matrix.py`.
+//! Chains made from metadata: sizes, orders, limits, damage. `tests/test_codec_matrix.py` compares the values of every
+//! codec with zarr-python.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn little(values: &[i32]) -> Vec<u8> {
 
 #[test]
 fn types_change_along_a_chain() {
-    // bool <- packed bits <- bytes that are differences, behind a checksum.
+    // Encoding turns bools into packed bits, these into differences, and puts a checksum before them.
     let format = v2(
         json!([{"id": "packbits"}, {"id": "delta", "dtype": "|u1", "astype": "<i2"}, {"id": "crc32"}]),
         Value::Null,
@@ -37,7 +37,7 @@ fn types_change_along_a_chain() {
         &[12],
     )
     .unwrap();
-    // 4 bits unused, then 1010 1010 1100: as differences of int16.
+    // Differences in int16 of the bytes: 4 (unused bits), 1010 1010, 1100 0000.
     let deltas = [4i16, 0xaa - 4, 0xc0 - 0xaa].map(i16::to_le_bytes).concat();
     let encoded = [crc32fast::hash(&deltas).to_le_bytes().as_slice(), &deltas].concat();
     assert_eq!(format.usual_encoded_bytes(12), encoded.len());
@@ -78,7 +78,7 @@ fn limits_hold_where_sizes_are_unknown() {
     let mut inner = 1000u32.to_le_bytes().to_vec();
     inner.extend(lz4_flex::block::compress(&[7; 1000]));
     assert_eq!(decode(&format, &pack(&inner), &[1000]).unwrap(), [7; 1000]);
-    // A small frame of many zero bytes.
+    // A small frame that decodes to 100 MiB of zero bytes.
     let bomb = pack(&vec![0; 100 << 20]);
     assert!(bomb.len() < 20_000);
     let error = decode(&format, &bomb, &[1000]).unwrap_err();
@@ -129,7 +129,7 @@ fn what_the_gpu_may_decode() {
         (json!(["bytes", "crc32c"]), Some((None, 1))),
         (json!(["bytes", shuffle(255)]), Some((None, 255))),
         (json!(["numcodecs.bitround", "bytes", "numcodecs.zlib"]), Some((zlib, 1))),
-        // Elements that are too long, bytes that are shuffled twice, a checksum within, and what isn't for the GPU at all.
+        // Not for the GPU: too long elements, bytes that are shuffled twice, a checksum that isn't last, other codecs.
         (json!(["bytes", shuffle(256)]), None),
         (json!(["bytes", shuffle(2), "blosc"]), None),
         (json!(["bytes", "crc32c", "numcodecs.zlib"]), None),
@@ -219,7 +219,7 @@ fn refusals_name_the_codec_and_the_way_out() {
     assert!(error.message().contains("behind a compressor"), "{error}");
 }
 
-/// Chunks say themselves how they were made: what the metadata say of it only concerns writers.
+/// Decoding takes the configuration from the chunk's header, and ignores the one in the metadata.
 #[test]
 fn pcodec_of_every_configuration() {
     use zarrs::array::{ArrayBytes, ArrayToBytesCodecTraits, CodecChain, CodecOptions, DataType, FillValue};
@@ -267,7 +267,7 @@ fn base64_anywhere_in_a_chain() {
     assert!(error.message().contains("expected base64 data") && error.message().contains("group"), "{error}");
     let error = decode(&alone, &text(&data[1..]), &[50]).unwrap_err();
     assert!(error.message().contains("expected 50 decoded bytes, but found 49"), "{error}");
-    // Filters, text of compressed bytes, and a compressor of text.
+    // Base64 after a compressor, and before one.
     let mut packed = Vec::with_capacity(1000);
     zstd_safe::compress(&mut packed, &data, 3).unwrap();
     let format = v2(json!([{"id": "zstd"}]), json!({"id": "base64"}), DType::U8, &[50]).unwrap();
@@ -305,7 +305,7 @@ fn codecs_that_only_zarrs_has_are_steps_like_others() {
         let bytes = ArrayBytes::new_flen(data.to_vec());
         chain.encode(bytes, &shape, &dtype, &fill, &CodecOptions::default()).unwrap().into_owned()
     };
-    // The second inner chunk has the fill value only, and isn't stored.
+    // All elements of the second inner chunk are the fill value, so it isn't stored.
     let value = |i| if (10..20).contains(&i) { 7 } else { i * 300 };
     let data: Vec<u8> = (0..30u16).flat_map(|i| value(i).to_le_bytes()).collect();
     for serializer in [json!({"name": "packbits"}), json!({"name": "numcodecs.pcodec"}), shards.clone()] {
@@ -319,7 +319,7 @@ fn codecs_that_only_zarrs_has_are_steps_like_others() {
         for cut in 0..encoded.len() {
             assert!(decode(&format, &encoded[..cut], &[30]).is_err(), "{codecs} cut at {cut}");
         }
-        // zstd is undone here, within what the serializer may have written.
+        // This project decodes zstd, to at most the bytes that the serializer may have written.
         let error = decode(&format, &sealed(&zstd(&vec![0; 100 << 20])), &[30]).unwrap_err();
         assert!(error.message().contains("decoded bytes, but found"), "{codecs}: {error}");
     }

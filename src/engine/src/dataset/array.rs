@@ -1,4 +1,4 @@
-//! One array in one store: reads its metadata document into a shape, chunk grids, a chunk format and keys.
+//! Reads the metadata document of one array in one store into a shape, chunk grids, a chunk format and keys.
 
 use std::sync::Arc;
 
@@ -17,82 +17,82 @@ use crate::error::{Error, Result};
 use crate::json::shown;
 use crate::stored_type::{self, Fill, Stored};
 
-/// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
+/// Limit on dimensions. NumPy allows 32 (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
 
-/// Real and imaginary part of a complex number.
+/// Number of parts of a complex number: real and imaginary.
 const PARTS: u64 = 2;
 
-/// Limit on shards in shards.
+/// Limit on the depth of nested shards.
 const MAX_DEPTH: usize = 8;
 
-/// Limit on the bytes of a decoded chunk: more than the memory of any machine, and small enough that sums can't
-/// overflow.
+/// Limit on the bytes of a decoded chunk: more than any machine's memory, and so small that sums can't overflow.
 const MAX_CHUNK: usize = 1 << 44;
 
-/// An array in one of the stores that are joined.
+/// The part of an array in one store.
 #[derive(Debug)]
 pub struct Part {
     /// Index into [`super::Dataset::stores`].
     pub store: usize,
-    /// Elements along each dimension.
+    /// Elements along each dimension. Complex arrays have an additional last dimension for the two parts.
     pub shape: Vec<u64>,
-    /// The chunks that are decoded, along each dimension: inner chunks if shards are read by their index.
+    /// The grid of decoded chunks for each dimension. If shards are read by their index, these are inner chunks.
     pub grid: Vec<DimGrid>,
-    /// Decoded bytes of the largest of them.
+    /// Decoded bytes of the largest chunk of `grid`.
     pub largest_bytes: usize,
-    /// How they are encoded.
+    /// How the chunks of `grid` are encoded.
     pub format: Arc<ChunkFormat>,
     /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
-    /// Where `mask_and_scale` was left out and values stay as stored: what names missing ones, and which, for people.
+    /// A text for people about values that mean missing but are delivered as stored, because `mask_and_scale` wasn't
+    /// given. `None` if there are no such values.
     pub unmasked: Option<String>,
     keys: ChunkKeyEncoding,
-    /// Dimensions that chunks' keys name: not that of the parts of complex numbers.
+    /// Number of dimensions in chunk keys. The additional dimension of complex arrays doesn't count.
     key_dims: usize,
     prefix: String,
     metadata_key: String,
 }
 
 impl Part {
-    /// The key of the chunk at `coords`, or of the shard at `coords` where [`Self::sharding`] is set.
+    /// Returns the key of the chunk at `coords`, or of the shard at `coords` if [`Self::sharding`] is set.
     pub fn key(&self, coords: &[u64]) -> String {
         format!("{}{}", self.prefix, self.keys.encode(self.stored(coords)).as_str())
     }
 
-    /// The coordinates that the store has of a chunk at `coords`.
+    /// Returns the stored coordinates of the chunk at `coords`: without the additional dimension of complex arrays.
     pub fn stored<'a>(&self, coords: &'a [u64]) -> &'a [u64] {
         &coords[..self.key_dims]
     }
 
-    /// How many dimensions its metadata have: one less than [`Self::shape`] of complex numbers.
+    /// Returns the number of dimensions in the metadata. For complex arrays [`Self::shape`] has one more.
     pub(super) fn key_dims(&self) -> usize {
         self.key_dims
     }
 
-    /// Its path in the store; empty if the store is the array.
+    /// Returns the array's path in the store. Empty if the store is the array.
     pub fn path(&self) -> &str {
         self.prefix.trim_end_matches('/')
     }
 
-    /// Whether the store is the array, not a group with the array in it.
+    /// Whether the store is the array itself, and not a group with the array in it.
     pub fn is_root(&self) -> bool {
         self.prefix.is_empty()
     }
 
-    /// The key of the array's metadata document. A missing chunk means the fill value only while this key exists.
-    /// Otherwise the array was deleted.
+    /// Returns the key of the array's metadata document. A missing chunk means the fill value only while this key
+    /// exists. Otherwise the array was deleted.
     pub fn metadata_key(&self) -> &str {
         &self.metadata_key
     }
 
-    /// The largest encoded extents of a chunk.
+    /// Returns the largest chunk extent along each dimension.
     pub fn largest_chunk(&self) -> Vec<u64> {
         self.grid.iter().map(DimGrid::longest).collect()
     }
 }
 
-/// What an array's metadata say beside the [`Part`].
+/// Everything that an array's metadata say.
 pub(super) struct Described {
     pub part: Part,
     pub dims: DimNames,
@@ -101,9 +101,9 @@ pub(super) struct Described {
     pub decoded: bool,
     pub cf: Cf,
     pub level: Option<Level>,
-    /// Whether its dimensions have names, its own or those of the level.
+    /// Whether the dimensions have names, from the array or from its OME-Zarr level.
     pub named: bool,
-    /// 2 or 3.
+    /// The Zarr version, 2 or 3.
     pub version: u8,
     /// See [`super::ArrayInfo::units`].
     pub units: Option<String>,
@@ -111,7 +111,8 @@ pub(super) struct Described {
     pub calendar: Option<String>,
 }
 
-/// Reads the metadata of an array in the store number `store`, whose group says of it that it is `level`. `mask_and_scale` is the spec's.
+/// Reads the metadata of an array in store number `store`. `level` is the OME-Zarr level that a group's attributes give
+/// it. `mask_and_scale` is that of the spec, `None` if it wasn't given.
 pub(super) fn describe(
     node: Node,
     level: Option<Level>,
@@ -266,18 +267,18 @@ fn chunks_v2(
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
 }
 
-/// The dimensions of an array of `shape` that its metadata know.
+/// Returns the extents of the dimensions in the metadata: `shape` without the additional dimension of complex arrays.
 fn stored_dims(shape: &[u64], stored: Stored) -> &[u64] {
     &shape[..shape.len() - usize::from(stored.is_complex)]
 }
 
-/// Bytes of what the metadata call an element.
+/// Returns the bytes of an element in the metadata's sense. A complex number is one element.
 fn element_bytes(stored: Stored) -> usize {
     stored.dtype.size() << usize::from(stored.is_complex)
 }
 
-/// Turns a list of codecs for complex elements of `ndim` dimensions into one for their parts, which are one dimension more, the last.
-/// What isn't understood stays, for those who know what is wrong with it.
+/// Changes a list of codecs for complex arrays of `ndim` dimensions into one for arrays with an additional last
+/// dimension for the two parts. Codecs that aren't understood are left as they are; parsing them later gives the error.
 fn with_parts(codecs: &mut Value, ndim: usize, depth: usize) {
     for codec in codecs.as_array_mut().into_iter().flatten() {
         let name = codec.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -300,7 +301,8 @@ fn with_parts(codecs: &mut Value, ndim: usize, depth: usize) {
     }
 }
 
-/// The fill value of the codecs. Shards that are decoded whole fill in what they lack, with one value for all elements.
+/// Returns the fill value for the codecs. A shard that is decoded whole fills its missing inner chunks with a single
+/// value, so both parts of a complex fill value must be equal there.
 fn one_fill(codecs: &CodecList, fill: Fill) -> Result<u64> {
     let is_shard = codecs.entries().iter().any(|(name, _)| name == "sharding_indexed");
     if is_shard && fill.bits != fill.imaginary {
@@ -312,14 +314,16 @@ fn one_fill(codecs: &CodecList, fill: Fill) -> Result<u64> {
     Ok(fill.bits)
 }
 
-/// Whether netCDF-C wrote these keys: `_nczarr_array` and others into attributes, before 4.9.3 in capitals.
+/// Whether netCDF-C wrote an object with these keys. It writes `_nczarr_array` and others; before 4.9.3 in capitals.
 fn is_nczarr(keys: &Map<String, Value>) -> bool {
     keys.keys().any(|key| key.to_ascii_lowercase().starts_with("_nczarr_"))
 }
 
-/// Gives the elements of a shuffle their size where netCDF-C wrote it: always that of the type, whatever `codec` says. Versions
-/// of it write 0, a number as text, or none. numcodecs writes numbers; 0 is no shuffle, and none is 4. So 0 means two things
-/// of the same metadata, and it must be known who wrote them.
+/// Sets the element size of a shuffle codec that netCDF-C wrote.
+///
+/// netCDF-C always shuffles elements of the array's type. Depending on its version, it writes the size as 0, as a
+/// number in text, or not at all. numcodecs writes a number; there 0 means no shuffle, and a missing size means 4. So 0
+/// and a missing size are ambiguous, and `by_nczarr` decides. A size of 0 by another writer than netCDF-C is an error.
 fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Result<()> {
     if codec.get("id").and_then(Value::as_str) != Some("shuffle") || size == 1 {
         return Ok(());
@@ -338,7 +342,10 @@ fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Resul
     Ok(())
 }
 
-/// The largest chunk's shape and its decoded bytes, which must fit into memory.
+/// Returns the shape of the largest chunk and its decoded bytes.
+///
+/// # Errors
+/// If the chunk is larger than [`MAX_CHUNK`].
 fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
     let bytes = decoded_bytes(&largest, stored.dtype)?;
@@ -350,7 +357,7 @@ fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     Ok((largest, bytes))
 }
 
-/// How chunks are named. `None` if the encoding of keys is unknown. The reason that zarrs gives does not help users.
+/// Reads how chunk keys are formed. `None` if the encoding is unknown; the reason that zarrs gives doesn't help users.
 fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
     let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
     ChunkKeyEncoding::from_metadata(&metadata).ok()
@@ -368,7 +375,7 @@ fn shape(value: &Value) -> Result<Vec<u64>> {
     Ok(shape)
 }
 
-/// Positions of elements are computed in 64 bits.
+/// Checks that the array has less than 2^63 bytes, because positions of elements are computed in 64 bits.
 fn countable(shape: &[u64], stored: Stored) -> Result<()> {
     let bytes = shape.iter().try_fold(stored.dtype.size() as u64, |bytes, &n| bytes.checked_mul(n));
     if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) && !shape.contains(&0) {
@@ -377,7 +384,7 @@ fn countable(shape: &[u64], stored: Stored) -> Result<()> {
     Ok(())
 }
 
-/// Unknown fields that a reader must understand are errors, as the specification demands.
+/// Refuses unknown fields that a reader must understand, as the specification demands, and storage transformers.
 fn understood(document: &Map<String, Value>) -> Result<()> {
     const KNOWN: [&str; 12] = [
         "zarr_format",

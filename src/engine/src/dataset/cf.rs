@@ -1,8 +1,9 @@
-//! CF decoding (`_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `_Unsigned`) as xarray's `open_zarr` does
-//! it without decoding times: which values are missing, which type results. What xarray refuses is refused here.
+//! CF decoding (`_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `_Unsigned`), with the same results and
+//! result types as xarray's `open_zarr` without decoding of times. Attributes that xarray refuses are refused here.
 //!
 //! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and an
-//! integer `scale_factor` without `add_offset` turns values into int64 (fractions are cut off) before it multiplies them.
+//! integer `scale_factor` without `add_offset` converts values to int64 (fractions are cut off) before the
+//! multiplication.
 
 mod numbers;
 
@@ -16,38 +17,39 @@ use crate::json::shown;
 use crate::stored_type::{Fill as StoredFill, Stored, float_bits, float_value, int_bits, int_value};
 use numbers::{Factor, Number, encoded_fill, factor, missing_bits, numbers, own_number};
 
-/// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
+/// How stored values are decoded: missing values become NaN, then `x * scale + offset` is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cf {
     /// Stored values that mean missing: bits of `src_dtype` in native order, zero-extended. xarray compares values as
     /// floats: -0.0 equals 0.0, and integers beyond 2^53 equal their neighbours.
     pub missing: Vec<u64>,
-    /// Factor, already rounded to `decoded`; the product is rounded to `decoded` too, also before a summand is added.
+    /// The factor, rounded to `decoded`. The product is rounded to `decoded` too, before `offset` is added.
     pub scale: Option<f64>,
-    /// Instead of all these: values become int64, as NumPy's `astype` has it, and are multiplied by this, modulo 2^64.
+    /// An integer factor. If it is set, `missing`, `scale` and `offset` aren't: values are converted to int64 as by
+    /// NumPy's `astype`, and multiplied by this factor modulo 2^64.
     pub int_scale: Option<i64>,
-    /// Summand, rounded likewise.
+    /// The summand, rounded to `decoded`. The sum is rounded too.
     pub offset: Option<f64>,
-    /// The type of the stored elements, after `_Unsigned`: as wide as the array's own.
+    /// The type of the stored elements after `_Unsigned`. It has the same size as the array's type.
     pub src_dtype: DType,
-    /// The type that results; also that in which `scale` and `offset` are applied (not always float64: float32 data
-    /// whose fill value is NaN stay float32).
+    /// The type of the result, in which `scale` and `offset` are applied. It isn't always float64: float32 data with
+    /// the fill value NaN stay float32.
     pub decoded: DType,
 }
 
 impl Cf {
-    /// No decoding at all.
+    /// Makes a decoding that changes nothing.
     pub fn identity(dtype: DType) -> Self {
         Self { missing: Vec::new(), scale: None, int_scale: None, offset: None, src_dtype: dtype, decoded: dtype }
     }
 
-    /// Whether values pass unchanged.
+    /// Whether decoding changes nothing.
     pub fn is_identity(&self) -> bool {
         let factors = self.scale.is_some() || self.int_scale.is_some() || self.offset.is_some();
         self.missing.is_empty() && !factors && self.src_dtype == self.decoded
     }
 
-    /// The values that mean missing, for people.
+    /// Returns the values that mean missing, as a text for people.
     fn missing_text(&self) -> String {
         const SHOWN: usize = 8;
         let value = |&bits: &u64| match int_value(bits, self.src_dtype) {
@@ -75,22 +77,23 @@ impl fmt::Display for Cf {
     }
 }
 
-/// Which type xarray computes in.
+/// The type in which xarray applies `scale_factor` and `add_offset`.
 enum Packed {
     Float(DType),
-    /// Multiplied by this.
+    /// int64, by multiplication with this integer.
     Int64(i128),
+    /// None, because `scale_factor` isn't a plain number.
     NoNumber,
 }
 
-/// Whether stored values are packed: whether there is `scale_factor` or `add_offset`.
+/// Whether stored values are packed, which means that there is a `scale_factor` or an `add_offset`.
 pub(super) fn is_packed(attrs: &Map<String, Value>) -> bool {
     attrs.contains_key("scale_factor") || attrs.contains_key("add_offset")
 }
 
-/// What names missing values, and which, for people: the attribute `_FillValue` or `missing_value`, or v2's own fill value
-/// where xarray may have written it (0 is what most other writers have there). `None` if no stored value would be masked.
-/// Arguments as for [`decode`].
+/// Returns a text for people about the values that mean missing, and where they are named: the attributes `_FillValue`
+/// and `missing_value`, or v2's own fill value. A fill value of 0 doesn't count, because most writers other than xarray
+/// write 0. `None` if no stored value would be masked. The arguments are those of [`decode`].
 pub(super) fn named_missing(
     version: u8,
     stored: Stored,
@@ -104,7 +107,7 @@ pub(super) fn named_missing(
     }
     let text = match decode(version, stored, own_fill, attrs) {
         Ok(cf) => Some(cf.missing_text()).filter(|text| !text.is_empty())?,
-        // What can't be decoded is shown as it was found; a fill value alone is nobody's claim then.
+        // If decoding fails, the attributes are shown as stored. Without attributes there is nothing to show.
         Err(_) if named.is_empty() => return None,
         Err(_) => named.iter().map(|(name, value)| format!("{name} = {}", shown(value))).collect::<Vec<_>>().join(", "),
     };
@@ -112,10 +115,11 @@ pub(super) fn named_missing(
     Some(format!("its {what} missing values ({text})"))
 }
 
-/// Reads an array's attributes. `own_fill` is the array's fill value in v2 metadata, where it isn't null.
+/// Finds how an array's values are decoded, from its attributes. `own_fill` is the fill value in v2 metadata, `None` if
+/// it is null.
 ///
 /// # Errors
-/// [`Error::value`] for what xarray refuses, and for results that aren't numbers of one type.
+/// [`Error::value`] for attributes that xarray refuses, and for results that aren't numbers of one type.
 pub(super) fn decode(
     version: u8,
     stored: Stored,
@@ -146,12 +150,13 @@ pub(super) fn decode(
         return Ok(Cf::identity(dtype));
     }
 
-    // The values that mean missing. `None`: one that no stored value equals.
+    // The values that mean missing. `None` is a string, which no stored value equals.
     let mut values: Vec<Option<Number>> = Vec::new();
     let mut named = false;
     let mut add = |list: &[Option<Number>]| {
         let list: Vec<_> = list.iter().filter(|v| !v.is_some_and(|n| n.as_f64().is_nan())).copied().collect();
-        // NaN for an integer is dropped with its attribute; for a float the attribute still counts.
+        // NaN values are dropped. For integers an attribute without other values is ignored; for floats it still
+        // counts.
         named |= !(list.is_empty() && is_integer(dtype));
         for value in list {
             let known = |v: &Option<Number>| match (v, value) {
@@ -232,9 +237,9 @@ pub(super) fn decode(
 
 enum Fill {
     None,
-    /// v2's `fill_value`: a NumPy scalar of the array's type.
+    /// v2's `fill_value`, a NumPy scalar of the array's type: its bits.
     Own(u64),
-    /// The attribute: Python numbers.
+    /// The attribute `_FillValue`: Python numbers.
     Attribute(Vec<Option<Number>>),
 }
 
@@ -249,7 +254,7 @@ fn is_integer(dtype: DType) -> bool {
     !dtype.is_float() && dtype != DType::Bool
 }
 
-/// Applies `_Unsigned`: the type that stored bits are taken for, and the fill value in it.
+/// Applies `_Unsigned`: returns the type as which stored bits are read, and converts the fill value in `values` to it.
 fn unsigned(dtype: DType, attrs: &Map<String, Value>, fill: &Fill, values: &mut Vec<Option<Number>>) -> Result<DType> {
     let to = match (dtype, attrs.get("_Unsigned").and_then(Value::as_str)) {
         (DType::I8, Some("true")) => DType::U8,
@@ -266,15 +271,14 @@ fn unsigned(dtype: DType, attrs: &Map<String, Value>, fill: &Fill, values: &mut 
         Fill::None => return Ok(to),
         Fill::Own(bits) => (own_number(*bits, dtype), *bits),
         Fill::Attribute(list) => {
-            // NaN was dropped with its attribute, as was null.
+            // Attributes that are NaN or null were ignored.
             if list.iter().all(|v| v.is_some_and(|n| n.as_f64().is_nan())) {
                 return Ok(to);
             }
             let [Some(old)] = list[..] else {
                 return Err(refused("a _FillValue that isn't one number, with _Unsigned"));
             };
-            // The attribute is first taken for a number of one of the types: that on disk if it is the signed one,
-            // else the resulting one. Either way the signed one.
+            // The attribute's number is read as the signed one of both types: the stored type or the resulting type.
             let signed = if is_signed(dtype) { dtype } else { to };
             let truncated = old.as_int().unwrap_or(old.as_f64().trunc() as i128);
             let bits = int_bits(truncated, signed)
@@ -294,7 +298,8 @@ fn is_signed(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64)
 }
 
-/// The type for `dtype` scaled by these, of which at least one key is present (but may be null).
+/// Returns the type in which xarray applies `scale` and `offset` to values of `dtype`. At least one of both attributes
+/// exists, but it may be null.
 fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed {
     match (scale, offset) {
         (_, Some(_)) | (Some(Factor::Float(_)), None) => Packed::Float(DType::F64),

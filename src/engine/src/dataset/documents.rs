@@ -6,10 +6,10 @@ use crate::error::{Error, Result, Site};
 use crate::json::{parse, shown};
 use crate::store::{Phase, Store, block_on, get_many};
 
-/// Limit on the bytes of a document. Consolidated metadata of a million chunked variables stay below.
+/// Limit on the bytes of a document. The consolidated metadata of a million arrays stay below it.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Reads the document at `key`; `None` if there is none.
+/// Reads the document at `key`. `None` if there is none.
 ///
 /// # Errors
 /// [`Error::value`] if it is too large or isn't a JSON object.
@@ -17,7 +17,8 @@ pub(super) fn read(store: &dyn Store, key: &str) -> Result<Option<Value>> {
     document(store, key, block_on(store, store.get(key, MAX_BYTES, Phase::Building))?)
 }
 
-/// [`read`] for each of `keys`, in their order; at the same time where that is faster.
+/// Reads the documents at `keys` and returns them in the same order. See [`read`]. Several are read at the same time
+/// where that is faster.
 pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Vec<Result<Option<Value>>> {
     let found = get_many(store, keys, MAX_BYTES);
     keys.iter().zip(found).map(|(key, bytes)| document(store, key, bytes?)).collect()
@@ -32,7 +33,7 @@ fn document(store: &dyn Store, key: &str, bytes: Option<Vec<u8>>) -> Result<Opti
     Ok(Some(value))
 }
 
-/// The error of a document.
+/// Adds the store and the key of the document to an error.
 pub(super) fn at(store: &dyn Store, key: &str, e: &Error) -> Error {
     e.within(format!("store {}, {key}", store.location())).placed(Site::store(store.location()).key(key))
 }

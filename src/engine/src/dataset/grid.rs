@@ -8,33 +8,33 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
-/// Limit on chunk boundaries that are listed, and not computed: 128 MB.
+/// Limit on chunk boundaries that are kept in a list. At the limit the list takes 128 MB.
 const MAX_LISTED: u64 = 1 << 24;
 
 /// The chunks along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimGrid {
-    /// Chunks of equal length; also the last, of which the end may lie outside the array.
+    /// All chunks have the same length. The last one may reach beyond the array.
     Regular {
         /// Elements in a chunk, at least 1.
         chunk: u64,
-        /// Chunks.
+        /// Number of chunks.
         count: u64,
     },
     /// Chunks of any length.
     Irregular {
-        /// Where each chunk begins, and behind them where the last one ends; strictly increasing.
+        /// The start of each chunk, then the end of the last one. Strictly increasing.
         starts: Vec<u64>,
     },
 }
 
 impl DimGrid {
-    /// Chunks of `chunk` elements that cover `extent`.
+    /// Makes a grid of chunks of `chunk` elements that covers `extent` elements.
     pub fn regular(chunk: u64, extent: u64) -> Self {
         Self::Regular { chunk, count: extent.div_ceil(chunk) }
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn count(&self) -> u64 {
         match self {
             Self::Regular { count, .. } => *count,
@@ -42,7 +42,7 @@ impl DimGrid {
         }
     }
 
-    /// Chunks with elements among `span` neighbouring ones, at most; `span` is at least 1.
+    /// Returns the most chunks that `span` neighbouring elements can lie in. `span` must be at least 1.
     pub fn most_within(&self, span: u64) -> u64 {
         match self {
             Self::Regular { chunk, count } => (span - 1).div_ceil(*chunk).saturating_add(1).min(*count),
@@ -55,7 +55,7 @@ impl DimGrid {
         }
     }
 
-    /// The chunk that holds the element `position`, which must lie in the array.
+    /// Returns the chunk of the element at `position`, which must lie in the array.
     pub fn chunk_at(&self, position: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => position / chunk,
@@ -63,7 +63,7 @@ impl DimGrid {
         }
     }
 
-    /// The first element of the chunk `index`, which must be below [`Self::count`].
+    /// Returns the first element of the chunk `index`, which must be less than [`Self::count`].
     pub fn start(&self, index: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => index * chunk,
@@ -71,7 +71,7 @@ impl DimGrid {
         }
     }
 
-    /// The encoded extent of the chunk `index`; it may reach beyond the array.
+    /// Returns the encoded extent of the chunk `index` in elements. The chunk may reach beyond the array.
     pub fn len(&self, index: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => *chunk,
@@ -79,12 +79,12 @@ impl DimGrid {
         }
     }
 
-    /// Whether there is no chunk.
+    /// Whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// The largest encoded extent; at least 1.
+    /// Returns the largest encoded extent in elements, at least 1.
     pub fn longest(&self) -> u64 {
         match self {
             Self::Regular { chunk, .. } => *chunk,
@@ -93,13 +93,13 @@ impl DimGrid {
     }
 }
 
-/// A regular grid: one chunk length per dimension, as in v2's `chunks` and v3's `chunk_shape`.
+/// Reads a regular grid: one chunk length per dimension, as in v2's `chunks` and v3's `chunk_shape`.
 pub(super) fn regular(chunks: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
     chunk_shape(chunks, shape.len())
         .map(|chunks| chunks.iter().zip(shape).map(|(&chunk, &extent)| DimGrid::regular(chunk, extent)).collect())
 }
 
-/// A list of one positive length for each of `ndim` dimensions.
+/// Reads a list with one positive length for each of `ndim` dimensions.
 pub(super) fn chunk_shape(value: &Value, ndim: usize) -> Result<Vec<u64>> {
     let lengths: Option<Vec<u64>> =
         value.as_array().and_then(|list| list.iter().map(|v| v.as_u64().filter(|&c| c > 0)).collect());
@@ -129,7 +129,7 @@ pub(super) fn parse_v3(value: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
     }
 }
 
-/// A regular grid whose last chunk ends with the array.
+/// Makes a regular grid with a shorter last chunk that ends with the array.
 fn bounded(chunk: u64, extent: u64) -> Result<DimGrid> {
     if extent.is_multiple_of(chunk) {
         return Ok(DimGrid::regular(chunk, extent));
@@ -141,7 +141,8 @@ fn bounded(chunk: u64, extent: u64) -> Result<DimGrid> {
     Ok(DimGrid::Irregular { starts })
 }
 
-/// A number (all chunks are that long), or a list of lengths and of pairs (length, how often).
+/// Reads the chunks along one dimension: a number (the length of all chunks), or a list of lengths and of pairs
+/// (length, how often).
 fn listed(value: &Value, extent: u64) -> Result<DimGrid> {
     let wrong = |found: String| {
         Error::value(format!(
@@ -168,7 +169,7 @@ fn listed(value: &Value, extent: u64) -> Result<DimGrid> {
     if end < extent {
         return Err(wrong(format!("lengths that cover {end}")));
     }
-    // Chunks that lie outside the array are never read.
+    // Drop chunks that lie outside the array, which are never read.
     let used = starts.partition_point(|&start| start < extent).max(usize::from(extent == 0));
     starts.truncate(used + usize::from(extent > 0));
     Ok(DimGrid::Irregular { starts })

@@ -14,39 +14,40 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
-/// Limit on names that are listed where metadata aren't consolidated.
+/// Limit on the number of names that are found by listing, which is done if metadata aren't consolidated.
 pub(super) const MAX_LISTED: usize = 1000;
 const MAX_DEPTH: usize = 8;
 
 /// The metadata at the root of a store.
 pub(super) struct Hierarchy<'a> {
     store: &'a dyn Store,
-    /// 2 or 3: the version of the root, which is tried first for arrays too.
+    /// The Zarr version of the root, 2 or 3. Arrays are looked up in this version first.
     version: u8,
-    /// Whether the root has a metadata document.
+    /// Whether a document at the root gave the Zarr version.
     rooted: bool,
     root: Value,
     is_array: bool,
-    /// Documents by path (v3) or key (v2).
+    /// The documents in the consolidated metadata, by path (v3) or key (v2).
     consolidated: Option<Map<String, Value>>,
+    /// The key of the document with the consolidated metadata.
     consolidated_key: &'static str,
-    /// What is wrong with a group's document. Arrays may be found without it.
+    /// The error of a damaged document at the root. Arrays may be found without the document.
     damaged: Option<Error>,
-    /// Whether chunks are found by Parquet files beside the consolidated metadata.
+    /// Whether the chunks' locations are in Parquet files beside the consolidated metadata.
     pub has_references: bool,
-    /// Documents of arrays that were read together, by key.
+    /// The documents that [`Self::read_ahead`] has read, by key.
     ahead: HashMap<String, Result<Option<Value>>>,
 }
 
 /// An array's metadata.
 pub(super) struct Node {
-    /// 2 or 3.
+    /// The Zarr version, 2 or 3.
     pub version: u8,
-    /// What goes before its chunks' keys: empty, or its path and a slash.
+    /// The prefix of the array's keys: empty, or the array's path and a slash.
     pub prefix: String,
-    /// `zarr.json` or `.zarray`.
+    /// The content of `zarr.json` or `.zarray`.
     pub metadata: Value,
-    /// Attributes.
+    /// The array's attributes.
     pub attributes: Map<String, Value>,
     /// A key that exists as long as the array does.
     pub key: String,
@@ -55,7 +56,8 @@ pub(super) struct Node {
 impl<'a> Hierarchy<'a> {
     /// Reads the root of `store`. `None` if it has no Zarr metadata.
     pub fn open(store: &'a dyn Store) -> Result<Option<Self>> {
-        // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
+        // Some stores refuse access to keys that don't exist. Only the keys of one version exist, so a refused key is
+        // treated as missing. The error is returned if nothing is found.
         let mut refused = None;
         let mut read = |key: &str| match documents::read(store, key) {
             Err(e) if e.is_refused() => {
@@ -141,7 +143,7 @@ impl<'a> Hierarchy<'a> {
         }
     }
 
-    /// A store without metadata at the root, which may have arrays below.
+    /// Makes the hierarchy of a store without metadata at the root, which may have arrays below.
     pub fn without_top(store: &'a dyn Store) -> Self {
         Self {
             store,
@@ -157,12 +159,13 @@ impl<'a> Hierarchy<'a> {
         }
     }
 
-    /// What is wrong with a document of the root, if that may be why something was not found.
+    /// Returns the error of a damaged document at the root, which may be the reason why something was not found.
     pub fn damaged(&self) -> Option<&Error> {
         self.damaged.as_ref()
     }
 
-    /// Reads the missing documents of these arrays at the same time, so that a server's latency counts once.
+    /// Reads the documents of these arrays that aren't in the consolidated metadata. They are read at the same time, so
+    /// a server's latency counts once.
     pub fn read_ahead(&mut self, names: &[String]) {
         let mut keys: Vec<String> = Vec::new();
         for path in names.iter().map(|name| name.trim_matches('/')).filter(|path| is_path(path)) {
@@ -181,7 +184,7 @@ impl<'a> Hierarchy<'a> {
         self.ahead = keys.into_iter().zip(documents).collect();
     }
 
-    /// The document of an array that consolidated metadata have.
+    /// Returns the document of this path (v3) or key (v2) in the consolidated metadata, if there is one.
     fn consolidated(&self, key: &str) -> Option<&Value> {
         self.consolidated.as_ref()?.get(key).filter(|document| document.is_object())
     }
@@ -199,15 +202,15 @@ impl<'a> Hierarchy<'a> {
         self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
     }
 
-    /// Whether the dimensions of an array have names of its own.
+    /// Whether the array's metadata have dimension names.
     pub fn has_names(node: &Node) -> bool {
         DimNames::are_stored(node.metadata.get("dimension_names"), &node.attributes)
     }
 
-    /// What OME-Zarr's attributes of the nearest group around an array with images say of it.
+    /// Returns what OME-Zarr attributes say about an array: those of the nearest group above it that has images.
     ///
     /// # Errors
-    /// If these can't be read. Attributes that make no sense aren't an error.
+    /// If attributes can't be read. Invalid attributes aren't an error.
     pub fn level(&self, node: &Node) -> Result<Option<Level>> {
         let path = node.prefix.trim_end_matches('/');
         let ndim = node.metadata.get("shape").and_then(Value::as_array).map_or(0, Vec::len);
@@ -222,7 +225,8 @@ impl<'a> Hierarchy<'a> {
         Ok(None)
     }
 
-    /// The attributes of a group around an array of that version; empty if there are none, or they are damaged.
+    /// Returns the attributes of a group above an array of Zarr version `version`. Empty if there are none, or they are
+    /// damaged.
     ///
     /// # Errors
     /// If the store fails.
@@ -248,8 +252,8 @@ impl<'a> Hierarchy<'a> {
         })
     }
 
-    /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed
-    /// and the store can't list.
+    /// Returns the names of all arrays. If the store is an array, its name is empty. `None` if the metadata aren't
+    /// consolidated and the store can't list.
     pub fn names(&self) -> Result<Option<Vec<String>>> {
         if self.is_array {
             return Ok(Some(vec![String::new()]));
@@ -269,7 +273,7 @@ impl<'a> Hierarchy<'a> {
         Ok(Some(names.into_iter().collect()))
     }
 
-    /// Whether it could be listed.
+    /// Adds the names of all arrays below `prefix` to `names`. Returns false if the store can't list.
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
         let Some(children) = block_on(self.store, self.store.children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
@@ -316,7 +320,7 @@ impl<'a> Hierarchy<'a> {
         Ok(true)
     }
 
-    /// The array `name`; `None` if there is no such array.
+    /// Returns the metadata of the array `name`. `None` if there is no such array.
     pub fn array(&self, name: &str) -> Result<Option<Node>> {
         let path = name.trim_matches('/');
         if path.is_empty() != self.is_array || !is_path(path) {
@@ -331,7 +335,7 @@ impl<'a> Hierarchy<'a> {
         let (first, second) = if self.version == 3 { (v3(), &v2 as &dyn Fn() -> _) } else { (v2(), &v3 as _) };
         match first {
             Ok(Some(node)) => Ok(Some(node)),
-            // A store that refuses what isn't there may have the other one.
+            // A store that refuses access to missing keys may have the array in the other version.
             Ok(None) => second(),
             Err(e) if e.is_refused() => match second() {
                 Ok(Some(node)) => Ok(Some(node)),
@@ -378,7 +382,7 @@ impl<'a> Hierarchy<'a> {
         Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
     }
 
-    /// The attributes of a group; none if it isn't there or has no document.
+    /// Returns the attributes of a group. Empty if there is no such group, or it has no document.
     pub fn group_attributes(&self, path: &str) -> Result<Map<String, Value>> {
         let path = path.trim_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
@@ -403,9 +407,12 @@ impl<'a> Hierarchy<'a> {
         self.attributes(attributes, &key)
     }
 
-    /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether
-    /// there are others would cost a request for each array, so that it is taken to have its own: whoever writes consolidated
-    /// metadata writes those too, and only they tell of an array that was deleted.
+    /// Returns the key that exists as long as the array does: `own`, the key of the array's own document. If only the
+    /// consolidated metadata describe the array (`consolidated`), it is their key.
+    ///
+    /// In a local store the own document is looked for. In a remote one that would cost a request for each array, so
+    /// the document is assumed to exist: writers of consolidated metadata write it too, and only its absence tells that
+    /// an array was deleted.
     fn key(&self, own: String, consolidated: bool) -> Result<String> {
         let store = self.store;
         let alone = consolidated && store.latency() == Latency::Local && !block_on(store, store.exists(&own))?;
@@ -424,14 +431,15 @@ impl<'a> Hierarchy<'a> {
     }
 }
 
-/// What there is below a group.
+/// The kinds of nodes below a group.
 #[derive(Clone, Copy)]
 enum Kind {
     Array,
     Group,
 }
 
-/// What a document says that there is; `if_damaged`, so that it is seen, if nobody can know.
+/// Returns the kind of node that a document describes. For a damaged document it is `if_damaged`, so that the node is
+/// listed and its error is found.
 fn told(
     document: Result<Option<Value>>,
     if_damaged: Kind,
@@ -444,12 +452,12 @@ fn told(
     }
 }
 
-/// Whether a document is there that isn't one, rather than that it can't be read.
+/// Whether the error means that a document exists but is invalid, and not that reading it failed.
 fn is_damage(e: &Error) -> bool {
     e.kind() == ErrorKind::Value
 }
 
-/// Whether a name can be that of an array below the root.
+/// Whether a path can be that of an array below the root.
 fn is_path(path: &str) -> bool {
     !path.split('/').any(|part| matches!(part, "." | "..")) && !path.contains("//")
 }

@@ -1,4 +1,5 @@
-//! All arrays of a store: what their metadata say, or what is wrong with them. One that can't be read doesn't hide the others.
+//! Lists all arrays of a store, with their metadata or with the error of reading them. An array that can't be read
+//! doesn't hide the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,41 +12,43 @@ use crate::error::{Error, Result, Site, panic_text};
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
-/// Limit on arrays of which metadata are read.
+/// Limit on the number of arrays that are listed.
 const MAX_ARRAYS: usize = 10_000;
-/// Documents of so many arrays are held at a time.
+/// Number of arrays whose documents are read and held at the same time.
 const TOGETHER: usize = 32;
-/// Limit on the text of an attribute.
+/// Limit on the length of an attribute's JSON text, in bytes.
 const MAX_TEXT: usize = 1000;
 
-/// Attributes that say how values are packed.
+/// The attributes that say how values are packed.
 const PACKING: [&str; 5] = ["scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"];
 
-/// An array of a store.
+/// A listed array.
 pub(crate) struct Listed {
-    /// Its name in the store; the store's own if the store is the array.
+    /// The array's name in the store, or the store's name if the store is the array. For an array with its own store,
+    /// the location as the user gave it.
     pub name: String,
-    /// Whether the store is the array.
+    /// Whether the store is the array, or the array has its own store.
     pub is_root: bool,
-    /// Its attributes that say how values are packed, as they are stored. Long ones are left out.
+    /// The array's attributes that say how values are packed, as stored. Long attributes are left out.
     pub packing: Map<String, Value>,
-    /// It alone, with values as they are stored.
+    /// A dataset of this array alone, with values as stored. Or the error of reading its metadata.
     pub array: Result<Dataset>,
 }
 
-/// What a spec's store holds.
+/// The arrays of a spec's store.
 pub(crate) struct Listing {
-    /// The store, unless all arrays have stores of their own.
+    /// The store. `None` if all arrays have their own stores.
     pub store: Option<Arc<dyn Store>>,
     pub arrays: Vec<Listed>,
-    /// Whether there may be more than are listed.
+    /// Whether the store may have more arrays than are listed.
     pub is_cut: bool,
 }
 
-/// The arrays of the only store of `spec`, or those that `spec` names, which may have stores of their own.
+/// Lists all arrays of the only store of `spec`, or the arrays that `spec` names, which may have their own stores.
 ///
 /// # Errors
-/// If the store can't be opened or listed, or an array that is named isn't there. What is wrong with a single array is told with it.
+/// If the store can't be opened or listed, or a named array doesn't exist. Other errors of a single array are in
+/// [`Listed::array`].
 pub(crate) fn list(spec: &Spec) -> Result<Listing> {
     let source = &spec.source;
     source.check()?;
@@ -69,14 +72,14 @@ pub(crate) fn list(spec: &Spec) -> Result<Listing> {
         return Err(Error::value(format!("path: expected one store, but found {}", source.paths.len())));
     }
     for (at, one) in source.arrays.iter().enumerate().filter(|(_, one)| one.is_own()) {
-        // Those before it may have been cut.
+        // The list may have been cut, so it may be shorter than `at`.
         let at = at.min(listing.arrays.len());
         listing.arrays.insert(at, own(spec, one));
     }
     Ok(listing)
 }
 
-/// An array with a store of its own.
+/// Lists an array that has its own store.
 fn own(spec: &Spec, array: &ArrayArgument) -> Listed {
     let mut alone = Spec { resources: spec.resources.clone(), ..Spec::default() };
     alone.source.storage_options.clone_from(&spec.source.storage_options);
@@ -92,7 +95,7 @@ fn own(spec: &Spec, array: &ArrayArgument) -> Listed {
     Listed { name: name.clone(), is_root: true, packing, array: found }
 }
 
-/// What `work` gives; its panic is an error of the array alone.
+/// Calls `work`, and turns a panic into an error of this array.
 fn fenced<T>(array: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let error = Error::value(format!("internal error while its metadata were read: {}", panic_text(&*panic)));
@@ -105,7 +108,7 @@ fn packing(attributes: Map<String, Value>) -> Map<String, Value> {
     attributes.into_iter().filter(|(name, value)| is_told(name, value)).collect()
 }
 
-/// An array in the metadata of a store.
+/// An array found in the metadata of a store.
 struct Found {
     name: String,
     is_root: bool,
@@ -124,7 +127,7 @@ fn list_in(names: Option<&[String]>, store: &dyn Store, mut hierarchy: Hierarchy
         for name in some {
             let listed = one(&hierarchy, store, name);
             match listed.array {
-                // It was asked for by a name that there isn't.
+                // The spec names an array that doesn't exist.
                 Err(e) if given && e.unknown_name().is_some() => return Err(e),
                 _ => found.push(listed),
             }

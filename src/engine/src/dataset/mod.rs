@@ -1,7 +1,8 @@
-//! Datasets: from paths and names to arrays that can be read, with their shapes, types, chunk grids, formats and keys.
+//! Datasets: turns paths and names into arrays that can be read, with their shapes, types, chunk grids, formats and
+//! keys.
 //!
-//! Reads metadata only, never a chunk. Everything in a store's metadata is checked here, so that later stages may trust
-//! it: extents can be counted, those of chunks are positive, chunks fit into memory, codecs are known.
+//! This module reads only metadata, never a chunk. It checks everything in the metadata, so later stages may trust it:
+//! shapes don't overflow, chunk extents are positive, chunks fit into memory, and all codecs are known.
 
 #![forbid(unsafe_code)]
 
@@ -35,47 +36,50 @@ use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
 
-/// The arrays that a reader was asked for, in all of its stores.
+/// The arrays that a reader reads, in all of its stores.
 pub struct Dataset {
-    /// The stores, in the order of the spec's paths; then those of arrays that have one of their own.
+    /// The stores, in the order of the spec's paths, then those of arrays with a store of their own.
     pub stores: Vec<Arc<dyn Store>>,
     /// The arrays, in the order of the spec's arrays.
     pub arrays: Vec<ArrayInfo>,
-    /// For each store that is an array of its own, the location around it, where coordinates may be.
+    /// For each store: the location of its parent, where coordinates may be, if the store is the array of an array
+    /// argument with its own store. Otherwise `None`.
     pub around: Vec<Option<String>>,
 }
 
-/// An array, which may have a part in each of several stores.
+/// An array. It has one part in each store.
 #[derive(Debug)]
 pub struct ArrayInfo {
-    /// Its name in the store; that of the store if it is the array itself.
+    /// The array's name in the store, or the store's name if the store is the array. For an array with its own store,
+    /// the location as the user gave it.
     pub name: String,
-    /// The name of its output.
+    /// The name of the array's output.
     pub output: String,
-    /// What its dimensions are called.
+    /// The names of the dimensions.
     pub dims: DimNames,
-    /// The type that stored elements are read as; of complex ones, that of their two parts.
+    /// The element type. For complex elements, the type of their two parts.
     pub dtype: DType,
     /// The stored type, as NumPy names it.
     pub stored: String,
-    /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
+    /// The value of elements in missing chunks: bits of `dtype` in native order, zero-extended. For complex elements,
+    /// the real part.
     pub fill: u64,
-    /// Of complex elements, the imaginary part of that; else the same.
+    /// The imaginary part of the fill value of complex elements. Equal to `fill` for other types.
     pub imaginary_fill: u64,
-    /// Whether values are decoded: what `mask_and_scale` says, or what follows from the attributes where it is left out.
+    /// Whether values are decoded: as `mask_and_scale` says, or by the attributes if it wasn't given.
     pub decoded: bool,
-    /// How stored values become decoded ones; the identity unless they are decoded.
+    /// How stored values are decoded. The identity if `decoded` is false.
     pub cf: Cf,
-    /// What the values count, as the attribute `units` says, or the stored type of times.
+    /// The unit of the values: the attribute `units`, or the stored type for times.
     pub units: Option<String>,
-    /// The calendar of times, as the attribute says.
+    /// The calendar of times, from the attribute `calendar`.
     pub calendar: Option<String>,
-    /// One for each store, with the same number of dimensions.
+    /// One part for each store, all with the same number of dimensions.
     pub parts: Vec<Part>,
 }
 
 impl Dataset {
-    /// A dataset of one array, in one store.
+    /// Makes a dataset of one array in one store.
     pub(crate) fn of_array(store: &Arc<dyn Store>, array: ArrayInfo) -> Self {
         Self { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] }
     }
@@ -83,8 +87,8 @@ impl Dataset {
     /// Opens the stores of `spec` and reads the metadata of its arrays.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] if a store or an array isn't there or can't be read, or the stores don't fit together;
-    /// [`ErrorKind::Type`] for a data type that DALI lacks.
+    /// [`ErrorKind::Value`] if a store or an array doesn't exist or can't be read, or the stores don't fit together;
+    /// [`ErrorKind::Type`] for a data type that DALI doesn't have.
     pub fn open(spec: &Spec) -> Result<Self> {
         spec.source.check()?;
         let how = ReadFiles { unbuffered: spec.resources.use_o_direct, versions: spec.resources.cache_size > 0 };
@@ -92,10 +96,10 @@ impl Dataset {
         Self::of_stores(spec, store::open(&locations, &spec.source.storage_options, spec.io_threads(), how)?)
     }
 
-    /// As [`Self::open`], with stores that are open, one for each location.
+    /// Like [`Self::open`], with opened stores, one for each location.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
         if spec.source.own().next().is_some() {
             return own::open(spec, stores);
@@ -124,7 +128,7 @@ impl Dataset {
                 }
             }
         }
-        // Ragged arrays have elements of rows along their first dimension.
+        // The first dimension of ragged arrays counts elements of rows, not samples, so it isn't matched by position.
         if spec.samples.ragged.is_none() && spec.samples.ragged_ends.is_none() {
             positions::name(spec, &mut arrays, &named, false);
         }
@@ -133,27 +137,27 @@ impl Dataset {
     }
 }
 
-/// Whether stores are joined to one axis, so that their images must have one scale.
+/// Whether several stores are joined along one axis. Then their images must have the same scale.
 fn is_joined(spec: &Spec) -> bool {
     spec.source.paths.len() > 1 && spec.samples.concat == Concat::Dims
 }
 
-/// A store, and its arrays with their names.
+/// A store, and its arrays with their arguments.
 type Arrays = (Arc<dyn Store>, Vec<(ArrayArgument, Described)>);
 
-/// An array that a store is asked for.
+/// An array to find in a store.
 #[derive(Clone, Debug)]
 struct Wanted {
-    /// Its number in the spec.
+    /// The array's position in the spec's `arrays`.
     at: usize,
-    /// The name of its output; `None`: that of the array.
+    /// The name of the output. `None`: the array's name.
     output: Option<String>,
-    /// Its name; `None`: the store's only one.
+    /// The array's name in the store. `None`: the store's only array.
     array: Option<String>,
 }
 
 impl Wanted {
-    /// What each store of the spec's paths is asked for.
+    /// Returns the arrays to find in each store of the spec's paths.
     fn of(spec: &Spec) -> Vec<Self> {
         let want = |(at, a): (usize, &ArrayArgument)| Self {
             at,
@@ -167,10 +171,11 @@ impl Wanted {
     }
 }
 
-/// How many remote stores' metadata are read at the same time.
+/// Number of remote stores whose metadata are read at the same time.
 const TOGETHER: usize = 16;
 
-/// Calls `work` for each store, in order. For remote stores, several calls run at the same time.
+/// Calls `work` for each store and returns the results in order. With remote stores, several calls run at the same
+/// time.
 pub(crate) fn each_store<T: Send>(
     stores: &[Arc<dyn Store>],
     work: impl Fn(usize, &Arc<dyn Store>) -> Result<T> + Sync,
@@ -192,14 +197,16 @@ pub(crate) fn each_store<T: Send>(
     all.chunks(TOGETHER).flat_map(together).collect()
 }
 
-/// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
+/// Reads the metadata of the arrays in store number `i`. If the store holds an Icechunk repository or references, the
+/// returned store is the one that reads them.
 fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
     in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, store, hierarchy))
 }
 
-/// What `work` makes of a store's metadata, and the store, which may turn out to hold an Icechunk repository. `names` are the arrays that
-/// are asked for, if they are known.
+/// Calls `work` with the metadata of a store, and returns its result with the store. If `store` holds an Icechunk
+/// repository or references, `work` gets the store that reads them, and that one is returned. `names` are the arrays to
+/// find, if they are known.
 fn in_hierarchy<T>(
     names: Option<&[String]>,
     store: &Arc<dyn Store>,
@@ -237,7 +244,7 @@ fn in_hierarchy<T>(
         let found = work(&*repository, hierarchy)?;
         return Ok((repository, found));
     }
-    // Writers of single arrays leave folders above them that aren't groups.
+    // Writers of single arrays create parent folders that aren't groups.
     let mut hierarchy = Hierarchy::without_top(&**store);
     let found = match names {
         None => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
@@ -281,8 +288,8 @@ fn describe_in(
     Ok(found)
 }
 
-/// The array `name` of one store alone, with values decoded as its attributes ask for or as they are stored; `None` if there is no
-/// such array.
+/// Reads the metadata of the array `name` in a single store. `mask_and_scale`: whether its values are to be decoded.
+/// `None` if there is no such array.
 ///
 /// # Errors
 /// If its metadata can't be read.
@@ -294,7 +301,7 @@ pub(crate) fn lone_array(store: &dyn Store, name: &str, mask_and_scale: bool) ->
     Ok(Some(ArrayInfo::new(name.to_owned(), name.to_owned(), described)))
 }
 
-/// The attributes of a group of one store; none if there is no such group.
+/// Returns the attributes of a group of one store. Empty if there is no such group.
 ///
 /// # Errors
 /// If its metadata can't be read.
@@ -311,12 +318,15 @@ impl ArrayInfo {
         Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, units, calendar, parts }
     }
 
-    /// Whether it is the same array of the same stores.
+    /// Whether both have the same array name and the same first store.
     pub fn is_same(&self, other: &Self) -> bool {
         self.name == other.name && self.parts[0].store == other.parts[0].store
     }
 
-    /// Adds the part in another store.
+    /// Adds the array's part in another store.
+    ///
+    /// # Errors
+    /// If its dimensions, type, fill value or decoding differ from those in the first store.
     fn join(&mut self, other: Described, first: &str, location: &str) -> Result<()> {
         let differ = |what: &str, mine: String, theirs: String| {
             Err(Error::value(format!(
@@ -345,7 +355,7 @@ impl ArrayInfo {
     }
 }
 
-/// Problems with metadata are found when the reader is built.
+/// Turns runtime errors into value errors, because problems with metadata are found when the reader is built.
 fn metadata_error<T>(result: Result<T>) -> Result<T> {
     result.map_err(|e| if e.kind() == ErrorKind::Runtime { e.of_kind(ErrorKind::Value) } else { e })
 }
@@ -359,7 +369,7 @@ fn find(
     is_beside_others: bool,
 ) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
-        // The list only serves the message.
+        // The names are only used in the message.
         let names = hierarchy.names().ok().flatten();
         let found = match names.as_deref() {
             Some([only]) if only.is_empty() => " in it, but the store is an array itself; leave arrays out".to_owned(),
@@ -369,7 +379,8 @@ fn find(
         let error = Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location()));
         return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
-    // Groups of weather data have names of dimensions, and nothing to say of levels: their attributes aren't read.
+    // An array that is alone and has dimension names needs no OME-Zarr level, so the attributes of the groups aren't
+    // read.
     let level =
         if is_beside_others || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
@@ -377,7 +388,7 @@ fn find(
         .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
 }
 
-/// The names of all arrays.
+/// Returns the names of all arrays in a store.
 ///
 /// # Errors
 /// If the store can't be listed.
@@ -412,7 +423,8 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
     }
 }
 
-/// What is wrong with the root of a store in which something was not found.
+/// Returns what is wrong with the root of the store, as an addition to the message that something was not found. Empty
+/// if the root isn't damaged.
 fn besides(hierarchy: &Hierarchy) -> String {
     hierarchy.damaged().map_or(String::new(), |e| format!("; besides, {e}"))
 }

@@ -1,27 +1,27 @@
 //! The names of an array's dimensions: `dimension_names` (v3), else the attribute `_ARRAY_DIMENSIONS`.
 //!
-//! Names never keep an array from being read: zarr-python reads arrays whatever their names are. A dimension whose name
-//! is missing, empty or not its own is called `dim_0`, `dim_1`, … by its position.
+//! Names never keep an array from being read: zarr-python reads arrays whatever their names are. A dimension without a
+//! name, or with an empty or repeated name, is called `dim_0`, `dim_1`, … by its position.
 
 use serde_json::{Map, Value};
 
 use crate::json::shown;
 
-/// What an array's dimensions are called.
+/// The names of an array's dimensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DimNames {
     /// One name for each dimension, all different.
     pub names: Vec<String>,
-    /// What the metadata say, if it doesn't name the dimensions one by one.
+    /// The stored names that aren't used, because they don't identify a dimension. `None` if there are none.
     pub unclear: Option<Unclear>,
 }
 
-/// Stored names that don't tell which dimension is meant.
+/// Stored names that don't identify a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclear {
-    /// To address a dimension by one of these is an error.
+    /// The names that don't identify a dimension. Using one in an argument is an error.
     pub names: Vec<String>,
-    /// All names as they stand in the metadata, for messages.
+    /// All names as stored in the metadata, for messages.
     pub stored: String,
 }
 
@@ -30,7 +30,7 @@ fn given(name: &Value) -> Option<&str> {
 }
 
 impl DimNames {
-    /// The names of an array of `ndim` dimensions, from its document's `dimension_names` and its attributes.
+    /// Reads the names of an array's `ndim` dimensions from its document's `dimension_names` and its attributes.
     pub(super) fn read(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Self {
         let (field, stored) = match names {
             Some(names) if !names.is_null() => ("dimension_names", names),
@@ -43,7 +43,8 @@ impl DimNames {
             let own = |d: usize| if is_fit { given(&list[d]).filter(|name| !unclear.contains(name)) } else { None };
             let called = |d: usize| own(d).map_or_else(|| format!("dim_{d}"), str::to_owned);
             let names: Vec<String> = (0..ndim).map(called).collect();
-            // A stored name may occur twice, or be the default name of an unnamed dimension. Then no dimension gets it.
+            // A stored name may occur twice, or equal the default name of an unnamed dimension. Then no dimension gets
+            // it as its stored name.
             let is_taken = |name: &&str| names.iter().filter(|other| other == name).count() > 1;
             let taken: Vec<&str> = (0..ndim).filter_map(own).filter(is_taken).collect();
             if taken.is_empty() {
@@ -60,13 +61,13 @@ impl DimNames {
         Self { names, unclear }
     }
 
-    /// Whether an array has names, clear or not, by the same arguments as [`Self::read`].
+    /// Whether the metadata have any dimension names, also unclear ones. The arguments are those of [`Self::read`].
     pub(super) fn are_stored(names: Option<&Value>, attributes: &Map<String, Value>) -> bool {
         let field = |names: &Value| names.as_array().is_some_and(|list| list.iter().any(|name| given(name).is_some()));
         names.is_some_and(field) || attributes.get("_ARRAY_DIMENSIONS").is_some_and(field)
     }
 
-    /// Adds a dimension that the metadata don't know, with this name unless another has it.
+    /// Adds a dimension that isn't in the metadata. If another dimension already has `name`, a number is appended.
     pub(super) fn push(&mut self, name: &str) {
         let free = |name: &String| !self.names.contains(name);
         let numbered = (2..).map(|n| format!("{name}_{n}"));

@@ -1,7 +1,7 @@
-//! OME-Zarr: what the attributes of a group say about the levels of an image in it.
+//! OME-Zarr: reads from the attributes of a group what they say about the levels of its images.
 //!
-//! Specifications: OME-NGFF 0.4 (`multiscales` in the attributes) and 0.5 (in their `ome`). Attributes that aren't as specified are
-//! none: they never keep an array from being read.
+//! Specifications: OME-NGFF 0.4 (`multiscales` in the attributes) and 0.5 (`multiscales` in the attribute `ome`).
+//! Attributes that don't follow them are ignored: they never keep an array from being read.
 
 use serde_json::{Map, Value};
 
@@ -10,22 +10,22 @@ use crate::error::{Error, Result};
 /// A level of a multiscale image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
-    /// The path of the group, and the number of the image in it.
+    /// The path of the image's group, and the number of the image in the group.
     image: (String, usize),
     /// The names of the dimensions.
     pub axes: Vec<String>,
-    /// How a position follows from an index, for each dimension; `None` if the attributes don't say it in numbers.
+    /// How to compute a position from an index, for each dimension. `None` if the attributes don't give plain numbers.
     place: Option<Vec<Place>>,
 }
 
-/// `position = index * scale + translation`.
+/// The places of elements along a dimension: `position = index * scale + translation`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
     scale: f64,
     translation: f64,
 }
 
-/// Whether attributes of a group are about images.
+/// Whether a group's attributes describe images.
 pub(super) fn has_images(attributes: &Map<String, Value>) -> bool {
     images(attributes).is_some()
 }
@@ -35,7 +35,8 @@ fn images(attributes: &Map<String, Value>) -> Option<&Vec<Value>> {
     ome.get("multiscales")?.as_array()
 }
 
-/// What the attributes of the group `group` say about the array `path` in it, which has `ndim` dimensions.
+/// Returns what the attributes of the group `group` say about its array `path`, which has `ndim` dimensions. `None` if
+/// they don't describe it as a level.
 pub(super) fn level(attributes: &Map<String, Value>, group: &str, path: &str, ndim: usize) -> Option<Level> {
     images(attributes)?.iter().enumerate().find_map(|(number, image)| {
         let is_this = |dataset: &&Value| {
@@ -57,7 +58,8 @@ pub(super) fn level(attributes: &Map<String, Value>, group: &str, path: &str, nd
     })
 }
 
-/// Applies the transformations of a level or of an image, in their order. `None` if one isn't in numbers.
+/// Applies the transformations of a level or of an image to `place`, in their order. `None` if one isn't a scale or a
+/// translation in plain numbers.
 fn apply(of: &Value, place: &mut [Place]) -> Option<()> {
     let transformations = match of.get("coordinateTransformations") {
         None | Some(Value::Null) => return Some(()),
@@ -85,11 +87,12 @@ fn apply(of: &Value, place: &mut [Place]) -> Option<()> {
 }
 
 impl Level {
-    /// Checks that the elements of the levels with these names lie at the same places along the dimensions that they share. Levels
-    /// of one image are meant to differ.
+    /// Checks that the elements of several levels lie at the same places along the dimensions that the levels share.
+    /// Levels of the same image aren't compared, because they differ by design. Each level comes with a name for
+    /// messages.
     ///
     /// # Errors
-    /// If they don't.
+    /// If places differ.
     pub(super) fn check_places(levels: &[(String, Self)]) -> Result<()> {
         for (i, (name, level)) in levels.iter().enumerate() {
             for (other_name, other) in &levels[..i] {
@@ -101,7 +104,7 @@ impl Level {
         Ok(())
     }
 
-    /// Checks that this and another level, whose elements are put behind each other, have the same scale.
+    /// Checks that two levels that are joined along an axis have the same scale.
     ///
     /// # Errors
     /// If they don't.
@@ -123,14 +126,15 @@ impl Level {
         )))
     }
 
-    /// What differs along the axes that both have, the axis, and the numbers of both.
+    /// Returns the first difference along the axes that both levels have: "scale" or "translation", the axis, the
+    /// number of this level and that of the other. `None` if there is no difference.
     fn difference(&self, other: &Self, only_scale: bool) -> Option<(&'static str, &str, f64, f64)> {
         let (places, others) = (self.place.as_ref()?, other.place.as_ref()?);
         self.axes.iter().zip(places).find_map(|(axis, place)| {
             let of = &others[other.axes.iter().position(|other| other == axis)?];
             let numbers = [
                 ("scale", place.scale, of.scale, 0.0),
-                // Of elements, not of the distance from the origin only.
+                // The tolerance is relative to the distance of elements too, not only to the distance from the origin.
                 ("translation", place.translation, of.translation, place.scale.abs()),
             ];
             let differs =

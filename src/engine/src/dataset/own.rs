@@ -1,7 +1,7 @@
-//! Arrays that have a store of their own, beside others: `arrays={"image": "0", "label": "s3://bucket/labels.zarr/0"}`.
+//! Arrays with their own stores, beside other arrays: `arrays={"image": "0", "label": "s3://bucket/labels.zarr/0"}`.
 //!
-//! Each is opened as a store that is an array, or that holds only one. What is around it (the axes of OME-Zarr, coordinates) is in
-//! the store at its parent's location.
+//! The array's location is opened as a store that is an array, or that holds only one array. OME-Zarr axes and
+//! coordinates are looked up in the store at the parent location.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
-/// Opens the arrays of `spec`, with stores that are open, one for each of its locations.
+/// Reads the metadata of the arrays of `spec`. `stores` are opened, one for each of the spec's locations.
 pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Dataset> {
     let locations = spec.source.locations();
     let of_path = spec.source.paths.len();
@@ -59,7 +59,7 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Datas
     Ok(Dataset { stores, arrays, around })
 }
 
-/// What is in the store around an array.
+/// Returns the parent of a location. `None` if it has none, or the location has a query (`?`).
 fn parent(location: &str) -> Option<String> {
     let location = location.trim_end_matches('/');
     let start = location.find("://").map_or(0, |at| at + 3);
@@ -67,26 +67,27 @@ fn parent(location: &str) -> Option<String> {
     Some(if parent.is_empty() { "/".to_owned() } else { location[..start + parent.len()].to_owned() })
 }
 
-/// Opens the store around an array. `None` if that is impossible, which doesn't keep the array from being read.
+/// Opens the store at `location`, the parent of an array's store. `None` if that fails; the array can be read without
+/// it.
 pub(crate) fn open_around(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
     let options = if store::is_remote(location) { &*spec.source.storage_options } else { &[] };
     store::open(&[location.to_owned()], options, 1, ReadFiles::default()).ok()?.pop()
 }
 
-/// An array with a store of its own that is read alone.
+/// An array that is read alone from its own store.
 pub(crate) struct Lone {
     pub store: Arc<dyn Store>,
     pub array: ArrayInfo,
-    /// The attributes of the group that it is in; none if that can't be told.
+    /// The attributes of the array's group. Empty if they aren't known.
     pub group: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Lone {
-    /// Opens the array at `location`, or the only one of the store there, with the remote options of `spec`; with values decoded as
-    /// its attributes ask for, or as they are stored.
+    /// Opens the array at `location`, or the only array of the store there, with the storage options of `spec` if the
+    /// location is remote. `mask_and_scale`: whether values are decoded.
     ///
     /// # Errors
-    /// If there is none, or its metadata can't be read.
+    /// If there is no array, or its metadata can't be read.
     pub fn open(spec: &Spec, location: &str, mask_and_scale: bool) -> Result<Self> {
         let of = Spec::default().with(|s| {
             s.source.paths = vec![location.to_owned()];
@@ -105,7 +106,7 @@ impl Lone {
             group_attributes(&*store, name.rsplit_once('/').map_or("", |(group, _)| group))
         };
         let group = match found {
-            // A server may refuse what is around an array.
+            // A server may refuse access to the array's parent.
             Err(e) if e.is_refused() => serde_json::Map::new(),
             found => found?,
         };
@@ -113,7 +114,7 @@ impl Lone {
     }
 }
 
-/// Adds what OME-Zarr's attributes around an array say of it.
+/// Adds the OME-Zarr level of an array with its own store, from the attributes at the parent location.
 fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
     let Some(store) = parent(location).and_then(|parent| open_around(spec, &parent)) else { return Ok(()) };
     let hierarchy = match metadata_error(Hierarchy::open(&*store)) {

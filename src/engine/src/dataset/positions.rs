@@ -1,19 +1,22 @@
-//! Arrays without names of dimensions, beside arrays that have them: which of their dimensions are `dims`.
+//! Finds the dimensions `dims` in arrays without dimension names, if other arrays have names.
 
 use super::ArrayInfo;
 use crate::spec::{DimKey, Spec};
 
-/// Names the dimensions of arrays without names that are `dims` in the others. In an array with as many dimensions as the named array
-/// that has most, these are the dimensions at the same positions; if their lengths differ, or in other arrays, they are the first ones.
+/// Gives the names of `dims` to dimensions of arrays that have no dimension names (`named` is false).
 ///
-/// Names are given where the lengths are equal. If `must`, they are also given where no position has equal lengths, so that the
-/// lengths are refused where samples are cut; else these arrays keep their own names, and are read whole.
+/// The reference is the named array with the most dimensions. An array with the same number of dimensions gets the
+/// names at the same positions, if the lengths there equal those of the named arrays. Otherwise the names go to its
+/// first dimensions, if the lengths there are equal.
+///
+/// If no lengths are equal, the array keeps its own names and is read whole. With `must` its first dimensions get the
+/// names all the same, so that the different lengths become an error when samples are cut.
 pub(super) fn name(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool], must: bool) {
     let rank = |at: &usize| arrays[*at].dims.names.len();
     let Some(reference) = (0..arrays.len()).rev().filter(|&at| named[at]).max_by_key(rank) else { return };
     let most = arrays.iter().map(|array| array.dims.names.len()).max().unwrap_or(0);
     let known = arrays[reference].dims.names.clone();
-    // Numbers count the dimensions of the array that has most.
+    // Positions refer to the array with the most dimensions.
     let name = |key: DimKey| match key {
         DimKey::Name(name) => Some(name),
         DimKey::Index(i) => {
@@ -23,9 +26,9 @@ pub(super) fn name(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool], must: 
     };
     let (given, _) = spec.samples.dims_or_window();
     let given = if given.is_empty() { vec![DimKey::Index(0)] } else { given };
-    // What is wrong with `dims` is said where samples are cut.
+    // Wrong `dims` are reported when samples are cut.
     let Some(dims) = given.into_iter().map(name).collect::<Option<Vec<_>>>() else { return };
-    // For each of `dims`, its lengths in all stores. Arrays without names have no part in them.
+    // The lengths of each of `dims` in all stores, from the first named array that has it.
     let lengths = |dim: &String| {
         let array = (0..arrays.len()).filter(|&at| named[at]).find(|&at| arrays[at].dims.names.contains(dim))?;
         lengths(&arrays[array], arrays[array].dims.names.iter().position(|name| name == dim)?)
@@ -34,7 +37,7 @@ pub(super) fn name(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool], must: 
     let same: Option<Vec<usize>> = dims.iter().map(|dim| known.iter().position(|name| name == dim)).collect();
     for (array, _) in arrays.iter_mut().zip(named).filter(|(_, named)| !**named) {
         let rank = array.dims.names.len();
-        // Dimensions that are asked for by the names that they have by default keep them.
+        // An array keeps its default names if `dims` has one of them.
         if dims.iter().any(|dim| array.dims.names.contains(dim)) {
             continue;
         }
@@ -49,7 +52,7 @@ pub(super) fn name(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool], must: 
     }
 }
 
-/// The lengths of a dimension in all stores.
+/// Returns the lengths of a dimension in all stores. `None` if the array doesn't have it.
 fn lengths(array: &ArrayInfo, d: usize) -> Option<Vec<u64>> {
     array.parts.iter().map(|part| part.shape.get(d).copied()).collect()
 }

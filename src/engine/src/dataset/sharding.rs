@@ -1,7 +1,8 @@
 //! Sharding: a shard is one object with many inner chunks and an index of their ranges.
 //!
-//! Specification: Zarr v3, codec `sharding_indexed`. Shards are read by their index if the codec is the array's only
-//! one and the index consists of plain integers with an optional CRC-32C. Other shards are decoded whole.
+//! Specification: Zarr v3, codec `sharding_indexed`. Shards are read by their index if this is the array's only codec,
+//! the shards are regular, and the index consists of plain integers with an optional CRC-32C. Other shards are decoded
+//! whole.
 
 use serde_json::{Map, Value, json};
 
@@ -14,36 +15,37 @@ use crate::store::ByteRange;
 /// How a shard is divided, and how its index is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// Inner chunks along each dimension of a shard.
+    /// Number of inner chunks along each dimension of a shard.
     pub chunks_per_shard: Vec<u64>,
-    /// Whether the index stands at the shard's end, else at its start.
+    /// Whether the index is at the end of the shard, or else at its start.
     pub index_at_end: bool,
-    /// Bytes of the encoded index.
+    /// Length of the encoded index in bytes.
     pub index_bytes: usize,
     big_endian: bool,
     checksum: bool,
 }
 
 impl Sharding {
-    /// The inner chunks of a shard.
+    /// Returns the number of inner chunks in a shard.
     pub fn entries(&self) -> usize {
         (self.index_bytes - if self.checksum { 4 } else { 0 }) / 16
     }
 
-    /// The shard that holds the inner chunk at `chunk`, and the chunk's entry in the shard's index.
+    /// Returns the coordinates of the shard that holds the inner chunk at `chunk`, and the chunk's entry in the shard's
+    /// index.
     pub fn shard_of(&self, chunk: &[u64]) -> (Vec<u64>, usize) {
         let shard = chunk.iter().zip(&self.chunks_per_shard).map(|(&c, &n)| c / n).collect();
         let entry = chunk.iter().zip(&self.chunks_per_shard).fold(0, |entry, (&c, &n)| entry * n + c % n);
         (shard, entry as usize)
     }
 
-    /// The bytes of a shard that are its encoded index, [`Self::index_bytes`] of them.
+    /// Returns where in a shard its encoded index is. Its length is [`Self::index_bytes`].
     pub fn index_range(&self) -> ByteRange {
         if self.index_at_end { ByteRange::Last } else { ByteRange::From(0) }
     }
 
-    /// Decodes the index of a shard of `object_len` bytes: for each entry the offset in the shard and the length of the
-    /// encoded inner chunk, or `None` where there is none.
+    /// Decodes the index of a shard of `object_len` bytes. Returns for each entry the offset and the length in bytes of
+    /// the encoded inner chunk in the shard, or `None` if the inner chunk isn't stored.
     ///
     /// # Errors
     /// If the shard is too short to have an index, or the index is damaged or points outside the shard.
@@ -94,16 +96,16 @@ impl Sharding {
     }
 }
 
-/// What a shard holds.
+/// The result of [`parse`].
 pub(super) struct Shards {
     pub sharding: Sharding,
     /// The grid of inner chunks over the whole array.
     pub grid: Vec<DimGrid>,
-    /// Of the inner chunks.
+    /// The codecs of the inner chunks.
     pub codecs: CodecList,
 }
 
-/// Reads the configuration of `sharding_indexed`; `None` for shards that can only be decoded whole.
+/// Reads the configuration of `sharding_indexed`. `None` for shards that can only be decoded whole.
 pub(super) fn parse(configuration: &Map<String, Value>, shape: &[u64], grid: &[DimGrid]) -> Result<Option<Shards>> {
     let field = |key: &str| configuration.get(key).unwrap_or(&Value::Null);
     let inner = chunk_shape(field("chunk_shape"), shape.len())?;

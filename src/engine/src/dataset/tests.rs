@@ -1,4 +1,4 @@
-//! Whole stores, written by hand: what is found, what is asked of the store, what is refused and how.
+//! Opens whole stores that are written by hand. Checks the arrays found, the keys that are read, and the error texts.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn message(result: Result<Dataset>, kind: ErrorKind) -> String {
     error.message().to_owned()
 }
 
-/// A store, and which keys of it were opened.
+/// Opens a store that records the keys that are read.
 fn watched(root: &Path) -> (Hooked, Arc<Mutex<Vec<String>>>) {
     let opened = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&opened);

@@ -1,5 +1,5 @@
-//! Stores whose arrays are sound, though what stands above or beside them is unusual, missing or damaged; and what is said of those
-//! that aren't.
+//! Stores with valid arrays, but with unusual, missing or damaged metadata above or beside them. And the error texts
+//! for arrays that aren't valid.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn message(result: Result<Dataset>) -> String {
     error.message().to_owned()
 }
 
-/// The keys of the first chunks of these arrays.
+/// Returns the keys of the first chunks of these arrays.
 fn keys(root: &Path, arrays: &[&str]) -> Vec<String> {
     let dataset = open(&[root], arrays).unwrap_or_else(|e| panic!("{arrays:?}: {e}"));
     dataset.arrays.iter().map(|a| a.parts[0].key(&vec![0; a.parts[0].shape.len()])).collect()
@@ -60,7 +60,7 @@ fn arrays_of_one_version_below_groups_of_the_other() {
     let documents = json!({".zgroup": {"zarr_format": 2}, "b/.zarray": v2()});
     write(old.path(), ".zmetadata", &json!({"zarr_consolidated_format": 1, "metadata": documents}));
     assert_eq!(keys(old.path(), &["a", "b"]), ["a/c/0", "b/0.0"]);
-    // An array that is both is of the group's version.
+    // An array with documents of both versions is read in the version of the group.
     write(old.path(), "b/zarr.json", &a_v3());
     write(new.path(), "a/.zarray", &v2());
     assert_eq!((keys(old.path(), &["b"]), keys(new.path(), &["a"])), (vec!["b/0.0".into()], vec!["a/c/0".into()]));
@@ -111,7 +111,7 @@ fn damaged_documents_of_groups() {
         assert_eq!(keys(dir.path(), &["a"]), ["a/c/0"], "{root:?}");
         assert_eq!(keys(dir.path(), &[]), ["a/c/0"], "{root:?}");
     }
-    // A group below that is damaged hides nothing else.
+    // A damaged group below the root doesn't hide other arrays.
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), ".zgroup", &json!({"zarr_format": 2}));
     write(dir.path(), "a/.zarray", &v2());
@@ -170,7 +170,7 @@ fn shards_without_codecs_of_their_index() {
     }
 }
 
-/// Whatever is wrong, it is said in the words of metadata, not in those of the libraries that read them.
+/// Errors use the words of the metadata, not those of the libraries that read them.
 #[test]
 fn messages_are_in_the_words_of_metadata() {
     let codec = |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});

@@ -1,4 +1,5 @@
-//! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
+//! Advice on how to make a reader faster. Each rule looks at the numbers of the explanation, and says what it found and
+//! what to do.
 
 use super::Explanation;
 use super::memory::FEW_FOR_GPU;
@@ -8,12 +9,13 @@ use crate::codec::Compression;
 use crate::memory::shown as bytes;
 use crate::spec::{DecodeDevice, Device};
 
-/// Reads per chunk from which something is to be done about them.
+/// There is advice if chunks are read more often than this in an epoch, on average.
 const MANY_READS: f64 = 1.5;
-/// Decoded bytes for each byte that a sample takes, from which chunks are too large for the window.
+/// Chunks are too large for the window if more than this many bytes are decoded for each byte that a sample takes.
 const MUCH_DECODED: f64 = 4.0;
 
-/// Everything that applies, the most important first.
+/// Returns all advice that applies, the most important first. `working_set` are the decoded bytes of the chunks of one
+/// batch.
 pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(refused(e));
@@ -31,7 +33,7 @@ fn refused(e: &Explanation) -> Option<String> {
     Some(format!("a reader with these limits isn't built ({why}); what is said here holds for the smallest ones"))
 }
 
-/// Limits that are more than the machine can give.
+/// Advises on limits that are more than the machine can give.
 fn scarce_memory(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
     let (Some(machine), None) = (&e.memory.machine, e.memory.refused()) else { return all };
@@ -59,7 +61,7 @@ fn scarce_memory(e: &Explanation) -> Vec<String> {
     all
 }
 
-/// Chunks that are read several times in an epoch.
+/// Advises on chunks that are read several times in an epoch.
 fn read_often(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
     for (i, array) in e.arrays.iter().enumerate().filter(|(i, a)| a.chunks_of == *i) {
@@ -92,7 +94,7 @@ fn read_often(e: &Explanation) -> Vec<String> {
     all
 }
 
-/// Chunks of which a sample takes little.
+/// Advises on chunks of which a sample takes only a small part.
 fn large_chunks(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
     for (i, array) in e.arrays.iter().enumerate() {
@@ -110,7 +112,7 @@ fn large_chunks(e: &Explanation) -> Vec<String> {
     all
 }
 
-/// Codecs that keep the GPU from decoding.
+/// Advises on codecs and chunk sizes that the GPU doesn't decode.
 fn cpu_codecs(e: &Explanation) -> Vec<String> {
     if e.spec.device == Device::Cpu || e.spec.resources.decode_device == DecodeDevice::Cpu {
         return Vec::new();
@@ -141,7 +143,7 @@ fn cpu_codecs(e: &Explanation) -> Vec<String> {
     all
 }
 
-/// Memory, or batches, for fewer chunks than keep the decoders busy.
+/// Advises if memory, or the number of batches, allows fewer chunks in flight than keep the decoders busy.
 fn few_in_flight(e: &Explanation) -> Option<String> {
     let in_flight = e.memory.chunks_in_flight;
     let budget = &e.memory.division.budget;
@@ -150,7 +152,7 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
         None => ("host_memory_limit", threads),
         Some(_) => ("device_memory_limit (or host_memory_limit)", wanted_on_gpu(e).unwrap_or(threads)),
     };
-    // More than an epoch has are of no use.
+    // An epoch has no more chunks than this.
     let wanted = wanted.min(e.reads().total().chunks.max(1.0) as usize);
     if in_flight >= wanted {
         return None;
@@ -174,8 +176,8 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
     ))
 }
 
-/// Chunks that keep the GPU's decoders busy: as many streams as have to be in flight for the codec that has fewest in a chunk.
-/// `None` if no array asks for more than a few.
+/// Returns how many chunks keep the GPU's decoders busy. The codec with the fewest streams in a chunk decides. `None`
+/// if a few chunks are enough for all arrays.
 fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
     let parts = e.arrays.iter().flat_map(|a| &a.parts);
     let wanted = parts.filter(|part| part.route == Route::Gpu).filter_map(|part| match part.compression {
@@ -190,7 +192,7 @@ fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
     wanted.max()
 }
 
-/// Memory that doesn't hold the chunks of a batch.
+/// Advises if memory doesn't hold the chunks of a batch.
 fn small_memory(e: &Explanation, working_set: usize) -> Option<String> {
     let (argument, kept) = match e.memory.division.budget.device {
         None => ("host_memory_limit", e.memory.division.budget.host.block),

@@ -11,7 +11,7 @@ use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
-/// Samples over which the needs of a sample are averaged.
+/// Number of samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;
 
 /// One array in one store.
@@ -20,13 +20,13 @@ pub(crate) struct PartFacts {
     pub shape: Vec<u64>,
     /// Extents of the largest chunk (inner chunk of a shard).
     pub chunks: Vec<u64>,
-    /// Extents of a shard, where there are shards that are opened.
+    /// Extents of a shard. `None` if there are no shards, or if each is read and decoded as a whole.
     pub shards: Option<Vec<u64>>,
     pub codecs: String,
     /// Decoded bytes of the largest chunk.
     pub chunk_bytes: u64,
     pub route: Route,
-    /// What compressed the chunks, if it is one compressor for which the GPU may have a decoder.
+    /// The compressor of the chunks, if there is only one and the GPU may have a decoder for it.
     pub compression: Option<Compression>,
     /// Decoded bytes of the largest chunk that the GPU's decoders take, if they take any.
     pub gpu_limit: Option<u64>,
@@ -38,13 +38,13 @@ pub(crate) struct ArrayFacts {
     pub name: String,
     pub output: String,
     pub dims: Vec<String>,
-    /// What its elements are read as.
+    /// The type as which its elements are read, by its NumPy name.
     pub dtype: &'static str,
     /// The stored type, as NumPy names it.
     pub stored: String,
-    /// Whether its attributes are applied (`mask_and_scale`).
+    /// Whether its CF attributes are applied (`mask_and_scale`).
     pub decoded: bool,
-    /// What NaNs become, if they are replaced.
+    /// The value that replaces NaNs, if they are replaced.
     pub fillna: Option<f64>,
     /// The dimensions whose elements have a mean and a stddev of their own.
     pub channels: Vec<String>,
@@ -55,12 +55,12 @@ pub(crate) struct ArrayFacts {
     pub bytes_per_sample: u64,
     /// Chunks that a sample needs, on average.
     pub chunks_per_sample: f64,
-    /// Decoded bytes of these.
+    /// Decoded bytes of these chunks.
     pub chunk_bytes_per_sample: f64,
 }
 
 impl PartFacts {
-    /// Where it is decoded.
+    /// Returns where its chunks are decoded.
     pub fn decoded_on(&self) -> &'static str {
         match self.route {
             Route::Raw => "nowhere",
@@ -84,18 +84,18 @@ impl PartFacts {
 }
 
 impl ArrayFacts {
-    /// Decoded bytes of the chunks that a sample needs for each byte that it takes of them.
+    /// Returns how many bytes are decoded for each byte that a sample takes, if its chunks are decoded for it alone.
     pub fn amplification(&self) -> f64 {
         self.chunk_bytes_per_sample / self.bytes_per_sample.max(1) as f64
     }
 
-    /// Decoded bytes of the largest chunk.
+    /// Returns the decoded bytes of the largest chunk.
     pub fn chunk_bytes(&self) -> u64 {
         self.parts.iter().map(|p| p.chunk_bytes).max().unwrap_or(0)
     }
 }
 
-/// Looks at every array.
+/// Collects the facts about every array.
 pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
     let chunk_index = &opened.chunk_index;
     let geometry = chunk_index.planner.geometry();
@@ -142,7 +142,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .collect()
 }
 
-/// How an array is stored in one store; `at` are the numbers of the two.
+/// Returns how an array is stored in one store. `at` are the numbers of the array and of the store.
 pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part: &Part) -> PartFacts {
     PartFacts {
         store: opened.chunk_index.dataset.stores[part.store].location().to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part:
     }
 }
 
-/// Elements of a view in one sample.
+/// Returns the elements of a view in one sample. For ragged arrays, those of an average row.
 fn elements(geometry: &Geometry, view: &View) -> u64 {
     view.dims
         .iter()
@@ -173,7 +173,7 @@ fn elements(geometry: &Geometry, view: &View) -> u64 {
         .product()
 }
 
-/// Why a part is decoded where it is.
+/// Returns why a part is decoded where it is.
 fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
     if let Some(note) = opened.notes.iter().find(|n| (n.array, n.part) == (array, part)) {
         return note.text.clone();
@@ -190,8 +190,8 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
     }
 }
 
-/// How many chunks of an array samples may touch in each store: along every dimension those from the first to the last
-/// that any sample needs, whoever's shard it is in.
+/// Returns for each store how many chunks of an array samples may touch. Along each dimension these are the chunks from
+/// the first to the last that any sample needs, in whichever of the `num_shards` shards of the epoch the sample is.
 pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
     let planner = &chunk_index.planner;
     let is_joined = planner.geometries().count() == 1;

@@ -13,8 +13,8 @@ use crate::spec::Spec;
 /// Limit on the text of a list.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The arrays of the only store of `spec`, as JSON; see `dali_zarr_arrays` in `include/dali_zarr.h`. Of `spec` count `path`,
-/// `storage_options`, `arrays` (default: all), `device` and `decode_device`.
+/// Returns the arrays of the only store of `spec` as JSON; see `dali_zarr_arrays` in `include/dali_zarr.h`. Only
+/// `path`, `storage_options`, `arrays` (default: all), `device` and `decode_device` of `spec` are used.
 ///
 /// # Errors
 /// If the store can't be opened or listed, or an array that `spec` names isn't there.
@@ -33,7 +33,7 @@ pub fn arrays(spec: &Spec) -> Result<Value> {
     Ok(json!({ "store": store.map(|store| store.location().to_owned()), "arrays": arrays, "is_cut": is_cut }))
 }
 
-/// One array. Its metadata are sound if nothing is wrong with them, whether or not readers take it.
+/// Describes one array. `is_sound` says that nothing is wrong with its metadata, whether or not readers take the array.
 fn entry(spec: &Spec, listed: Listed) -> Value {
     let Listed { name, is_root, packing, array } = listed;
     let mut entry = json!({ "name": name, "is_root": is_root, "is_sound": true, "packing": packing, "refused": null });
@@ -55,7 +55,7 @@ fn entry(spec: &Spec, listed: Listed) -> Value {
     entry
 }
 
-/// What metadata say.
+/// Adds what the metadata say.
 fn describe(entry: &mut Value, array: &ArrayInfo) {
     let part = &array.parts[0];
     let chunks = part.largest_chunk();
@@ -71,10 +71,10 @@ fn describe(entry: &mut Value, array: &ArrayInfo) {
     entry["units"] = json!(array.units);
 }
 
-/// A reader of this array alone, before it takes memory.
+/// Prepares a reader of this array alone, which takes no memory yet.
 ///
 /// # Errors
-/// If readers don't take it.
+/// If readers don't take the array.
 fn open(spec: &Spec, dataset: Dataset) -> Result<(Spec, Opened)> {
     let array = &dataset.arrays[0];
     let shape = &array.parts[0].shape;

@@ -11,32 +11,32 @@ use crate::reader::needs::rules;
 use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
 
-/// Streams of some MiB in flight below which the GPU's decoders are idle most of the time.
+/// With fewer streams in flight than this (of some MiB each), the GPU's decoders are idle most of the time.
 pub(super) const FEW_FOR_GPU: usize = 64;
 
 /// The memory of a reader, divided.
 pub(crate) struct Memory {
     /// The machine's memory, if it is known.
     pub machine: Option<Machine>,
-    /// If a reader with these limits isn't built, all other numbers are those of the smallest limits.
+    /// The division. If a reader with these limits can't be built, all other numbers are those of the smallest limits.
     pub division: Division,
-    /// Batches that are planned ahead of those in preparation.
+    /// Number of batches that are planned ahead of those in preparation.
     pub lookahead: usize,
-    /// Chunks of the largest size that may be between reading and decoding at a time.
+    /// Number of chunks of the largest size that may be between reading and decoding at a time.
     pub chunks_in_flight: usize,
-    /// Chunks of the largest size that as many bytes have as the chunks of all batches in preparation.
+    /// The decoded bytes that all batches in preparation need, as a number of chunks of the largest size.
     pub chunks_of_batches: usize,
     /// Whether more memory would allow more chunks at a time.
     pub is_short: bool,
     pub io_threads: usize,
-    /// Bytes of the largest chunk, encoded and decoded.
+    /// Bytes of the largest chunk: encoded and decoded, added up.
     pub chunk: usize,
-    /// All that is reserved of device memory, and lent for outputs.
+    /// Bytes of device memory that are reserved, or lent for outputs. `None` without a GPU.
     device_total: Option<usize>,
 }
 
 impl Memory {
-    /// Tells of a division for a reader of samples in this order.
+    /// Describes a division, for a reader of samples in this order.
     pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory, division: Division) -> Self {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
@@ -58,12 +58,12 @@ impl Memory {
         }
     }
 
-    /// Why a reader with these limits isn't built.
+    /// Returns why a reader with these limits can't be built, if that is so.
     pub fn refused(&self) -> Option<&str> {
         self.division.refused.as_ref().map(|e| e.message())
     }
 
-    /// As `memory` of the explanation.
+    /// Returns the object `memory` of the explanation.
     pub fn to_json(&self, spec: &Spec) -> Value {
         let Division { smallest, limits, budget, .. } = &self.division;
         let mut value = json!({
@@ -96,7 +96,8 @@ impl Memory {
     }
 }
 
-/// Chunks of the largest size that may be between reading and decoding at a time, where so many are read at a time.
+/// Returns how many chunks of the largest size may be between reading and decoding at a time, with `reads` reads at a
+/// time.
 fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
     let host = budget.host.block;
     let most = match &budget.device {
@@ -111,7 +112,8 @@ fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
     most.max(1)
 }
 
-/// A simulated reader with the memory that one with these needs would have, for samples in this order.
+/// Returns the configuration of a simulated reader. It has the memory that a reader with these needs would have, for
+/// samples in this order.
 pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
     Ok(Config::new(rules(spec, needs, order, &budget), &budget))

@@ -1,5 +1,5 @@
-//! Explains what a reader would do, without reading data: from the spec and the metadata, by the steps with which a
-//! reader is opened. Needs no GPU.
+//! Explains what a reader would do, without reading data: from the spec and the metadata, by the same steps with which
+//! a reader is opened. Needs no GPU.
 
 #![forbid(unsafe_code)]
 
@@ -39,23 +39,23 @@ pub struct Explanation {
     meta: ReaderMeta,
     /// The rows of ragged arrays.
     rows: Option<Rows>,
-    /// Samples of one epoch of this reader.
+    /// Number of samples in one epoch of this reader.
     epoch_samples: u64,
     arrays: Vec<ArrayFacts>,
     memory: Memory,
     in_order: Reads,
     shuffled: Reads,
-    /// In the spec's own order, where batches are ready before they are taken, so that each is prepared alone.
+    /// The reads in the spec's own order if batches are ready before they are taken, so that each is prepared alone.
     unhurried: Reads,
     /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
     is_shuffled: bool,
-    /// Whether shuffling heeds which samples share chunks.
+    /// Whether shuffling takes into account which samples share chunks.
     is_by_chunks: bool,
     /// Whether samples start where a table says.
     has_starts: bool,
-    /// If samples are drawn by weights: whether with replacement.
+    /// Whether samples are drawn with replacement. `None` if they aren't drawn by weights.
     replacement: Option<bool>,
-    /// Bytes that the folder of the cache may hold.
+    /// Most bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
     segments: Segments,
@@ -63,10 +63,10 @@ pub struct Explanation {
 
 /// The segments between breaks along the first of `dims`, and what lies outside of them.
 struct Segments {
-    /// For all stores, or for each where samples are cut from each on its own: the first element of each segment, and the end of
-    /// the last one.
+    /// The first element of each segment, and the end of the last one. One list for all stores, or one for each store
+    /// if samples are cut from each store on its own.
     bounds: Vec<Vec<i64>>,
-    /// How many samples are of.
+    /// Number of segments from which samples are cut.
     read: usize,
     /// The share of samples with elements that are padded or repeated.
     padded: f64,
@@ -107,12 +107,12 @@ impl Segments {
 /// Explains what a reader of `spec` would do.
 ///
 /// # Errors
-/// Those of opening the reader, apart from limits that are too small, which are explained.
+/// The errors of opening the reader, except limits that are too small: these are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     explain_on(spec, &MachineMemory { host: Machine::find(), device: None })
 }
 
-/// [`explain`] on a machine that has so much memory.
+/// Like [`explain`], on a machine with this memory.
 fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
     check_in_step(spec, &opened)?;
@@ -166,12 +166,12 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
 }
 
 impl Explanation {
-    /// The reads in the spec's own order.
+    /// Returns the reads in the spec's own order.
     fn reads(&self) -> &Reads {
         if self.is_shuffled { &self.shuffled } else { &self.in_order }
     }
 
-    /// All of it as a JSON object, whose keys the Python package documents.
+    /// Returns everything as a JSON object. The Python package documents its keys.
     pub fn to_json(&self) -> Value {
         let output = |o: &OutputInfo| {
             json!({
@@ -207,7 +207,8 @@ impl Explanation {
         })
     }
 
-    /// The caches, and how an epoch's chunks compare with them: what they take encoded isn't known without reading them.
+    /// Returns the sizes of the caches, and how an epoch's decoded chunks compare with them. Their encoded size isn't
+    /// known without reading them.
     fn cache_json(&self) -> Value {
         let (memory, disk) = (self.spec.resources.cache_size, self.disk_limit);
         if memory == 0 && self.spec.resources.cache_dir.is_none() {

@@ -29,27 +29,28 @@ const FEW: f64 = 8.0;
 /// Reads of one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ArrayReads {
-    /// Chunks that are needed at all.
+    /// Number of different chunks that are read.
     pub chunks: f64,
-    /// Reads of chunks.
+    /// Number of reads of chunks.
     pub reads: f64,
-    /// Decoded bytes of these.
+    /// Decoded bytes of these reads: a chunk that is read twice counts twice.
     pub bytes: f64,
 }
 
 /// Reads of one epoch of one reader.
 #[derive(Clone, Debug)]
 pub(crate) struct Reads {
-    /// Samples in the epoch.
+    /// Number of samples in the epoch.
     pub samples: u64,
-    /// Samples that were looked at: the first ones.
+    /// Number of samples that were looked at: the first ones.
     pub looked_at: u64,
-    /// Scaled to the epoch, one for each array of the dataset; arrays of one name share the chunks of the first.
+    /// The reads of each array of the dataset, scaled to the epoch. Arrays of the same name share the chunks of the
+    /// first.
     pub arrays: Vec<ArrayReads>,
 }
 
 impl Reads {
-    /// Over all arrays.
+    /// Returns the sum over all arrays.
     pub fn total(&self) -> ArrayReads {
         self.arrays.iter().fold(ArrayReads::default(), |sum, a| ArrayReads {
             chunks: sum.chunks + a.chunks,
@@ -60,29 +61,29 @@ impl Reads {
 }
 
 impl ArrayReads {
-    /// How often each chunk is read, on average.
+    /// Returns how often each chunk is read, on average.
     pub fn per_chunk(&self) -> f64 {
         if self.chunks > 0.0 { self.reads / self.chunks } else { 0.0 }
     }
 
-    /// Decoded bytes of the chunks, each counted once.
+    /// Returns the decoded bytes of the chunks, each counted once.
     pub fn distinct_bytes(&self) -> f64 {
         if self.reads > 0.0 { self.bytes * self.chunks / self.reads } else { 0.0 }
     }
 }
 
-/// Plans batch by batch: those of the first epoch, the last of which may be short, and then those of the next ones. After as much
-/// as is looked at, batches are empty.
+/// Plans batch by batch: first the batches of the first epoch, of which the last may be short, then those of later
+/// epochs. After [`MAX_USES`] uses of chunks, batches are empty.
 struct Planning<'a> {
     order: Order,
     chunk_index: &'a ChunkIndex,
     batch: u64,
-    /// Of the first epoch.
+    /// Number of samples in the first epoch.
     samples: u64,
     next: u64,
-    /// Batches that aren't empty.
+    /// Number of planned batches that aren't empty.
     batches: u64,
-    /// Uses of chunks by the batches that were planned.
+    /// Number of uses of chunks by the batches that were planned.
     uses: usize,
 }
 
@@ -110,11 +111,11 @@ struct ReadOf {
     batch: u64,
     array: u16,
     bytes: u64,
-    /// Whether it had not been read before.
+    /// Whether the chunk had not been read before.
     new: bool,
 }
 
-/// The reads for the first `batches` batches.
+/// Sums up the reads of each array for the first `batches` batches.
 fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
     let mut sums = vec![ArrayReads::default(); arrays];
     for read in reads.iter().filter(|read| read.batch < batches) {
@@ -164,11 +165,12 @@ pub(crate) fn reads_per_chunk(
     let mut arrays = sum(&reads, batches, n);
     let looked_at = samples.min(batches * batch);
     if looked_at < samples {
-        // The later half, or more than that.
+        // The rest of the epoch is extrapolated from the batches after `half`: the later half, or more.
         let half = batches.checked_ilog2().map_or(0, |log| (1 << log) / 2);
         let early = sum(&reads, half, n);
         let times = |from: u64| (samples - looked_at) as f64 / (looked_at - from * batch) as f64;
-        // Shuffled, chunks that were read come again, unless windows end before that could be seen.
+        // In shuffled order, chunks that were read once are read again later. Where windows are short, this was seen
+        // already: the chunks of a window don't come again after it.
         let returns = spec.order.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
             let all = super::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
@@ -180,8 +182,9 @@ pub(crate) fn reads_per_chunk(
     Ok(Reads { samples, looked_at, arrays })
 }
 
-/// Takes an epoch for one that goes on as it did after `early`, `times` as long again. An array has not more than `all` chunks; when
-/// these were all read, those that were read once only aren't read any more, unless the epoch `returns` to them.
+/// Extrapolates the reads of an array to the whole epoch: it goes on as it did after `early`, for `times` as long. An
+/// array has at most `all` chunks. When all of these were read, no new chunk is read any more, unless the epoch
+/// `returns` to chunks that were read before.
 fn extrapolate(array: &mut ArrayReads, early: ArrayReads, times: f64, all: f64, returns: bool) {
     let more = |now: f64, before: f64| now + (now - before) * times;
     let (chunks, reads) = (more(array.chunks, early.chunks), more(array.reads, early.reads));

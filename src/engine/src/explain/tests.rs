@@ -1,4 +1,4 @@
-//! What is explained, compared to what a reader does.
+//! Compares what is explained with what a reader does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,8 @@ fn spec(folder: &Path, batch: usize) -> Spec {
     })
 }
 
-/// Reads of chunks by a reader that has delivered `batches` and prepared no more than it may: one.
+/// Returns the number of chunks that a reader reads for `batches` batches. It prepares one batch at a time; the last
+/// one isn't taken.
 fn read_by_a_reader(spec: &Spec, batches: usize) -> u64 {
     let count = |reader: &Reader| reader.stats().to_json()["chunks_read"].as_u64().unwrap();
     let settled = |reader: &Reader| {
@@ -53,7 +54,7 @@ fn read_by_a_reader(spec: &Spec, batches: usize) -> u64 {
     };
     let reader = Reader::open(spec.clone()).unwrap();
     for _ in 1..batches {
-        // Slowly: plans come before chunks are given up.
+        // Wait between batches, so that plans come before chunks are dropped.
         settled(&reader);
         reader.next_batch().unwrap();
     }
@@ -86,7 +87,8 @@ fn reads_are_those_of_a_reader() {
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
         let expected = reads.total().reads as u64;
-        // Where the planner doesn't get the processor, a chunk may be given up before it is known to be needed again.
+        // If the planner's thread doesn't get a core in time, a chunk may be dropped before it is known to be needed
+        // again.
         let found: Vec<u64> = std::iter::repeat_with(|| read_by_a_reader(&spec, reads.samples as usize / batch))
             .take(6)
             .scan(false, |done, n| (!std::mem::replace(done, n == expected)).then_some(n))
@@ -99,7 +101,7 @@ fn reads_are_those_of_a_reader() {
     }
 }
 
-/// Fields of 8 KiB in chunks of `chunk`, uncompressed or as zstd frames.
+/// Writes an array of fields of 8 KiB, with `chunk` fields in a chunk, uncompressed or as zstd frames.
 fn fields(folder: &Path, steps: usize, chunk: usize, compressed: bool) {
     let compressor = if compressed { serde_json::json!({"id": "zstd", "level": 1}) } else { serde_json::Value::Null };
     let metadata = serde_json::json!({
@@ -117,7 +119,8 @@ fn fields(folder: &Path, steps: usize, chunk: usize, compressed: bool) {
     }
 }
 
-/// Chunks that a reader reads in an epoch of so many batches when each is waited for: on average over three, after one.
+/// Returns the number of chunks that a reader reads in an epoch of `batches` batches, if it waits for each batch: the
+/// average over three epochs, after a first one.
 fn read_in_an_epoch(spec: &Spec, batches: usize) -> f64 {
     let reader = Reader::open(spec.clone()).unwrap();
     let mut read = [0; 2];
@@ -130,8 +133,8 @@ fn read_in_an_epoch(spec: &Spec, batches: usize) -> f64 {
     (read[1] - read[0]) as f64 / 3.0
 }
 
-/// With memory for fewer chunks than are shuffled at a time. The explained reads are the scheduler's own for one order of events
-/// and its opposite; a reader whose threads get the processor now and then is somewhere between.
+/// Memory holds fewer chunks than are shuffled at a time. The explained reads are the scheduler's own for two opposite
+/// orders of events; a reader whose threads get a core only now and then is somewhere between.
 #[test]
 fn reads_are_nearly_those_of_a_reader_without_memory() {
     let shuffled = |initial_fill| {
@@ -141,7 +144,7 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         })
     };
     let mut wrong = Vec::new();
-    // Chunk, zstd, batch, chunks that there is more memory for than for one, the order and the windows.
+    // Chunk, zstd, batch, how many more chunks memory holds than the smallest limit, the order and the windows.
     for (chunk, compressed, batch, more, how) in [
         (8, false, 4, 12, shuffled(240)),
         (8, true, 4, 12, shuffled(240)),
@@ -186,7 +189,7 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         ),
         (8, true, 4, 12, shuffled(240).with(|s| s.resources.prefetch_queue_depth = Some(1))),
         (8, true, 4, 40, shuffled(480)),
-        // Hardly more than one chunk and one batch.
+        // Memory for hardly more than one chunk and one batch.
         (60, true, 8, 0, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
         (60, true, 8, 1, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
         (60, true, 2, 2, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
@@ -218,7 +221,7 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Chunks and reads in order that are told of so many samples, read one by one, in chunks of `chunk`.
+/// Returns the explained chunks and reads in order, for `samples` samples in batches of one, in chunks of `chunk`.
 fn told(samples: u64, chunk: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
     let metadata = serde_json::json!({
@@ -240,7 +243,7 @@ fn chunks_longer_than_what_is_looked_at() {
     assert!((chunks - 333_334.0).abs() < 40.0 && (reads - chunks).abs() < 40.0, "{chunks} {reads}");
 }
 
-/// What is told of an order doesn't depend on which one was asked for.
+/// What is explained about an order doesn't depend on the order that the spec asks for.
 #[test]
 fn orders_are_explained_as_for_their_own_readers() {
     for (limit, window) in [(30_738 << 4, 1), (200_530 << 4, 1), (60_000 << 4, 3)] {
@@ -265,7 +268,8 @@ fn orders_are_explained_as_for_their_own_readers() {
     }
 }
 
-/// A shard's chunks of which no reader has seen the length, which for some codecs can't be half of what is decoded.
+/// Nobody has read the shard's index, so the sizes of its chunks are assumed: half of the decoded bytes. With some
+/// codecs chunks are always smaller than that.
 #[test]
 fn shards_with_codecs_that_always_shrink() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +310,7 @@ fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
     let e = explain(&whole).unwrap().to_json();
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((7.9..=8.0).contains(&shuffled), "each of eight samples needs its own read: {shuffled}");
-    // What doesn't depend on the sample is read once, however long the epoch.
+    // Chunks that don't depend on the sample are read once, however long the epoch is.
     let mask = serde_json::json!({
         "zarr_format": 2, "shape": [16], "chunks": [4], "dtype": "<i4", "fill_value": 0, "order": "C",
         "filters": null, "compressor": null,
@@ -343,7 +347,7 @@ fn a_limit_that_is_too_small_is_explained() {
         let refused = e.memory.refused().unwrap();
         assert!(refused.contains("memory_limit"), "{refused}");
         let (host, device) = (e.memory.division.smallest.host, e.memory.division.smallest.device);
-        // The smallest ones are accepted, and one byte less isn't.
+        // The smallest limits are accepted, and one byte less isn't.
         let good = tiny.with(|s| {
             s.resources.host_memory_limit = Some(host);
             s.resources.device_memory_limit = Some(device);
@@ -358,7 +362,8 @@ fn a_limit_that_is_too_small_is_explained() {
     }
 }
 
-/// Where chunks are decoded follows from the limit on device memory, is told with the reason, and leaves what the user decided.
+/// The limit on device memory decides where chunks are decoded, and the reason is given. If the user chose the device,
+/// the choice is kept.
 #[test]
 fn the_cpu_decodes_where_device_memory_is_short() {
     let folder = tempfile::tempdir().unwrap();
@@ -399,7 +404,7 @@ fn the_cpu_decodes_where_device_memory_is_short() {
     }
 }
 
-/// What a machine with so many bytes of memory, and so many available, is told.
+/// Explains `spec` on a machine with `total` bytes of memory, of which `available` are available.
 fn told_on(spec: &Spec, total: u64, available: u64) -> serde_json::Value {
     let host = Some(Machine { total, says: "/sys/fs/cgroup/memory.max".into(), available });
     explain_on(spec, &MachineMemory { host, device: None }).unwrap().to_json()
@@ -432,12 +437,13 @@ fn memory_that_the_machine_lacks_is_told() {
             why.contains(&format!("but found {} bytes", smallest - 1)) && why.contains("(/sys/fs/cgroup/memory.max)")
         );
         assert!(told["advice"][0].as_str().unwrap().contains("isn't built"), "{told}");
-        // What just does is what a reader takes: half of the machine's memory otherwise, if that is less than usual.
+        // If the machine has just the smallest limit, a reader takes it. Otherwise it takes half of the machine's
+        // memory, if that is less than the default.
         let limit = |total: u64| told_on(&spec, total, total)["memory"]["host_memory_limit"].as_u64().unwrap();
         assert_eq!(limit(smallest), smallest);
         assert_eq!(limit(4 * smallest), 2 * smallest);
         assert!((2.9..3.01).contains(&(limit(1000 * smallest) as f64 / smallest as f64)));
-        // What others hold is only a warning.
+        // If other processes hold memory, there is only a warning.
         let told = told_on(&spec, 100 * smallest, 2 * GIB);
         let advice = told["advice"][0].as_str().unwrap();
         assert!(told["memory"]["refused"].is_null() && advice.contains("2.0 GiB are available now"), "{told}");

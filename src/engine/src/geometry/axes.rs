@@ -1,4 +1,5 @@
-//! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
+//! Axes: the dimensions that samples are cut along. Makes them from window, step, stride, offsets and region of
+//! interest.
 
 use super::breaks::breaks;
 use super::cuts::{Cut, Row, by_array, common};
@@ -9,55 +10,58 @@ use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
 use crate::spec::{OutOfBounds, Region, Segments, Spec};
 
-/// One of the dimensions that samples are cut along. All numbers are elements of the joined, picked dimension.
+/// A dimension that samples are cut along. All numbers are elements of the dimension after stores were joined and
+/// `pick` was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Its name.
+    /// Name of the dimension.
     pub name: String,
-    /// Where segments begin, in the whole dimension, and where the last one ends; those outside of the region that samples may touch
-    /// are empty. All are from the first element whole multiples of `spacing` away.
+    /// First element of each segment between breaks, then the end of the last segment. Segments are those of the whole
+    /// dimension; a segment outside of the region that samples may touch is empty. The distance of each bound from the
+    /// first one is a multiple of `spacing`.
     pub bounds: Vec<i64>,
-    /// The distance of the elements that samples may touch.
+    /// Distance between the elements that samples may touch, at least 1.
     pub spacing: i64,
-    /// The elements that a sample reads, all outputs and offsets together, relative to its start: the first, and one past the
-    /// last.
+    /// Elements that a sample reads, over all outputs and offsets: the first one and one past the last one, relative to
+    /// the sample's start.
     pub reach: (i64, i64),
     /// Where samples start.
     pub starts: Starts,
-    /// Whether a sample's start is drawn from `starts`; the axis then doesn't add to the number of samples.
+    /// Whether each sample's start is drawn at random from `starts`. The axis then doesn't multiply the number of
+    /// samples.
     pub random: bool,
 }
 
 impl Axis {
-    /// Samples along it.
+    /// Returns the number of samples along this axis. A random axis has one, or none if it has no start.
     pub fn count(&self) -> i64 {
         if self.random { self.starts.count().min(1) } else { self.starts.count() }
     }
 
-    /// The elements, from and to, that samples may touch.
+    /// Returns the region that samples may touch: its first element and one past its last one.
     pub fn region(&self) -> (i64, i64) {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
     }
 
-    /// Bytes of memory that breaks take: dozens for each segment.
+    /// Returns the bytes of memory that segments take, dozens for each; 0 without breaks.
     pub fn break_bytes(&self) -> u64 {
         let bounds = size_of::<i64>() * self.bounds.capacity();
         if self.bounds.len() > 2 { bounds as u64 + self.starts.bytes() } else { 0 }
     }
 
-    /// The `k`-th of [`Axis::starts`], with its segment.
+    /// Returns the `k`-th start of [`Axis::starts`], with its segment.
     pub fn start(&self, k: i64) -> Start {
         let (at, segment) = self.starts.at(k);
         Start { at, segment: segment.unwrap_or_else(|| self.around(at)) }
     }
 
-    /// The elements, from and to, of a segment.
+    /// Returns the first element of a segment and one past its last one.
     pub fn segment(&self, number: usize) -> (i64, i64) {
         (self.bounds[number], self.bounds[number + 1])
     }
 
-    /// The segment between breaks that holds all that a sample with this start reads within the region, or, where none does, the
-    /// segment of the start.
+    /// Returns the number of the segment that contains all elements that a sample with this start reads in the region.
+    /// If no segment does, returns the segment that contains the start, moved into the region.
     pub(super) fn around(&self, start: i64) -> usize {
         // Segments outside of the region have no elements.
         let region = self.region();
@@ -67,12 +71,13 @@ impl Axis {
         if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
-    /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
+    /// Counts the starts (from the first one on, every `step` elements) that read elements of one segment only, if a
+    /// start reads from `reach.0` to before `reach.1`, relative to itself.
     pub fn fitting(&self, reach: (i64, i64)) -> i64 {
         Starts::within(self.starts.at(0).0, self.starts.step(), reach, &self.bounds).count()
     }
 
-    /// How many starts read elements outside of their segment.
+    /// Counts the starts that read elements outside of their segment.
     pub fn reaching_out(&self) -> i64 {
         let step = self.starts.step();
         let of = |((n, first), segment): ((i64, i64), Option<usize>)| {
@@ -91,16 +96,17 @@ impl Axis {
 /// Where a sample starts along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The element of the joined, picked dimension; outside of it where windows may reach out.
+    /// Element of the dimension after stores were joined and `pick` was applied. May lie outside of the dimension if
+    /// windows may.
     pub at: i64,
-    /// The segment between breaks that it belongs to.
+    /// Number of the segment between breaks that the sample belongs to.
     pub segment: usize,
 }
 
-/// The axes, and for each array how it is cut along each of them.
+/// The axes, and for each array how it is cut along each axis.
 type Built = (Vec<Axis>, Vec<Vec<Cut>>);
 
-/// Whether there may be no sample, as in one of several stores that is smaller than a window.
+/// Whether a geometry without samples is allowed. One of several stores may be smaller than a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Empty {
     Allowed,
@@ -220,7 +226,7 @@ pub(super) fn too_many() -> Error {
     Error::value("there are more than 2^62 samples; use larger steps")
 }
 
-/// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
+/// Makes one axis. `cuts` says how the arrays that have its dimension are cut along it.
 fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
     let Requested { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = requested;
     let step = requested.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
@@ -245,8 +251,8 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Re
         None => starts,
         Some(chosen) => starts.only(|segment| chosen[segment]),
     };
-    // Without pads, one grid of starts under every policy: `roi_start`, then every `step` elements within the region. Random
-    // starts are drawn from those places of it where all windows fit.
+    // Without pads, every policy has the same grid of starts: `roi_start`, then every `step` elements in the region.
+    // Random starts are drawn from the grid's starts at which all windows fit.
     let grid = || match chosen {
         None => Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1),
         Some(_) => of_chosen(Starts::told(step, reach, &bounds)),

@@ -1,4 +1,4 @@
-//! Where one segment along the first of `dims` ends and the next begins.
+//! Breaks: the elements along the first of `dims` at which one segment ends and the next begins.
 
 use std::cmp::Ordering;
 
@@ -6,8 +6,8 @@ use super::View;
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 
-/// The breaks along the first of `dims`, ascending: those that were asked for, and the borders between stores unless samples
-/// may cross them. One that comes several times ends segments without elements.
+/// Returns the breaks along the first of `dims`, in ascending order: those that were asked for, and the borders between
+/// stores unless samples may cross them. If a break comes several times, the segments in between are empty.
 pub(super) fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>> {
     let mut asked = Vec::with_capacity(spec.samples.breaks.at.len());
     for &b in &spec.samples.breaks.at {
@@ -40,7 +40,7 @@ pub(super) fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Resul
     Ok(spec.samples.breaks.found.iter().fold(asked, |all, found| united(&all, found)))
 }
 
-/// Two ascending lists in one. What both have comes as often as in the one that has it more often.
+/// Merges two ascending lists. A value comes as often as in the list that has it more often.
 pub(crate) fn united(one: &[i64], other: &[i64]) -> Vec<i64> {
     let mut all = Vec::with_capacity(one.len().max(other.len()));
     let (mut i, mut j) = (0, 0);

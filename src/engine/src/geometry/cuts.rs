@@ -1,5 +1,5 @@
-//! How each array is cut along the dimensions that samples are cut along: what is given in the order of `dims`, by dimension
-//! or by output, as one value for each array and dimension.
+//! How each array is cut along each axis. Users give values in the order of `dims`, by dimension or by output; here
+//! they become one value for each array and axis.
 
 use super::ArrayShape;
 use super::dims::resolve;
@@ -18,19 +18,20 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// From the first element of a sample to one past the last; `None` beyond 2^62.
+    /// Returns the number of elements from the first one of a sample to its last one, including those that the stride
+    /// skips; `None` for 2^62 or more.
     pub fn span(&self) -> Option<i64> {
         (self.window - 1).checked_mul(self.stride).and_then(|n| n.checked_add(1)).filter(|&n| n < 1 << 62)
     }
 }
 
-/// What was given, for each of the dimensions `names`.
+/// The values of one argument for each of the dimensions `names`; `None` where none was given.
 pub(super) type Row = Vec<Option<i64>>;
 
-/// The values of an argument for each array and each of the dimensions `names`.
+/// Returns the values of an argument: for each array a row, with an entry for each of the dimensions `names`.
 ///
 /// # Errors
-/// If a name is unknown, or there is a list of another length.
+/// If a name is unknown, or if a list has another length than `names`.
 pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Vec<Row>> {
     let PerDim::ByOutput(by_output) = given else {
         return Ok(vec![common(what, given, names, arrays)?; arrays.len()]);
@@ -43,10 +44,10 @@ pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[A
     arrays.iter().map(of).collect()
 }
 
-/// As [`by_array`], for what all outputs have in common.
+/// As [`by_array`], for an argument that is the same for all outputs: returns one row.
 ///
 /// # Errors
-/// As [`by_array`]; if there are values by output.
+/// Those of [`by_array`]; also if the values are given by output.
 pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
     match given {
         PerDim::Listed(values) if values.is_empty() => Ok(vec![None; names.len()]),
@@ -77,10 +78,10 @@ pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[Arr
     }
 }
 
-/// Checks names that were given by output.
+/// Checks that each key of an argument by output is the name of an output.
 ///
 /// # Errors
-/// If there is no such output, or it is named twice.
+/// If no output has that name.
 pub(super) fn check_outputs<'a>(what: &str, given: impl Iterator<Item = &'a str>, arrays: &[ArrayShape]) -> Result<()> {
     for name in given {
         if arrays.iter().all(|array| array.output != name) {
@@ -95,10 +96,11 @@ pub(super) fn check_outputs<'a>(what: &str, given: impl Iterator<Item = &'a str>
     Ok(())
 }
 
-/// Checks that values by output name outputs, and that lists have one value for each array.
+/// Checks an argument with values for outputs. A list has at most one value, or one for each array. Values by output
+/// have names of outputs, and one value each.
 ///
 /// # Errors
-/// If they don't.
+/// If one of these doesn't hold.
 pub(super) fn check<T: Copy>(what: &str, given: &PerOutput<T>, arrays: &[ArrayShape]) -> Result<()> {
     match given {
         PerOutput::Listed(values) if values.len() > 1 && values.len() != arrays.len() => Err(Error::value(format!(
@@ -119,11 +121,11 @@ pub(super) fn check<T: Copy>(what: &str, given: &PerOutput<T>, arrays: &[ArraySh
     }
 }
 
-/// The numbers of an argument for each array: none, one for all of it, or one for each of its channels in a stack, of which
-/// there are so many in each array.
+/// Returns the numbers of an argument for each array of a stack: `None`, one for the whole array, or one for each of
+/// its channels. `channels` has the number of channels of each array.
 ///
 /// # Errors
-/// If there are neither as many numbers as arrays nor as many as channels.
+/// If there are several numbers, but neither one for each array nor one for each channel; if an output is unknown.
 pub(super) fn per_channel(
     what: &str,
     given: &PerOutput<f64>,

@@ -1,16 +1,16 @@
-//! The dimensions that arguments name or number.
+//! Finds the dimensions that arguments give by name or by position.
 
 use super::ArrayShape;
 use crate::error::{Error, Result};
 use crate::spec::{DimKey, Spec};
 
-/// The array whose dimensions numbers refer to: the first of the highest rank.
+/// Returns the array that positions of dimensions refer to: the first one of those with most dimensions.
 pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
     let rank = arrays.iter().map(|a| a.dims.len()).max().unwrap_or(0);
     arrays.iter().find(|a| a.dims.len() == rank).expect("a dataset has an array")
 }
 
-/// The name of a dimension that the user named or numbered.
+/// Returns the name of a dimension that the user gave by name or by position. `argument` is for messages.
 pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Result<String> {
     let reference = reference(arrays);
     for array in arrays {
@@ -54,7 +54,8 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
     }
 }
 
-/// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
+/// Returns the names of the dimensions that samples are cut along. The list is empty if no array has a dimension: there
+/// is one sample then.
 pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
     let (keys, argument) = spec.samples.dims_or_window();

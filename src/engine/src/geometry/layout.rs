@@ -1,6 +1,7 @@
 //! DALI's layout letters for dimension names.
 
-/// The letter of one dimension, as DALI's operators read it: frames, depth, height, width, channels.
+/// Returns the letter that DALI's operators use for a dimension: F (frames), D (depth), H (height), W (width) or C
+/// (channels). `None` for other names.
 fn letter(dim: &str) -> Option<char> {
     Some(match dim.to_ascii_lowercase().as_str() {
         "lat" | "latitude" | "y" | "height" | "rows" => 'H',
@@ -12,8 +13,8 @@ fn letter(dim: &str) -> Option<char> {
     })
 }
 
-/// The layout of an output whose dimensions have these names ("" is the stack's channel dimension), or the empty one
-/// if a name has no letter or a letter would come twice.
+/// Returns the layout of an output whose dimensions have these names; "" stands for the channels of a stack. The layout
+/// is empty if a name has no letter, or if a letter would come twice.
 pub(super) fn of(dims: &[&str]) -> String {
     let letters: Option<String> = dims.iter().map(|d| if d.is_empty() { Some('C') } else { letter(d) }).collect();
     match letters {

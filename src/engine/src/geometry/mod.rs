@@ -39,11 +39,11 @@ use crate::random::{below, key};
 use crate::spec::{Concat, OutOfBounds, Spec};
 use crate::table::Table;
 
-/// A list with an entry for each dimension. Planning makes some for each array of each sample, so those of the usual lengths
-/// aren't allocated.
+/// A list with an entry for each dimension. Planning makes several for each array of each sample, so lists of up to
+/// four entries need no allocation.
 pub type PerDim<T> = SmallVec<[T; 4]>;
 
-/// An array as geometry needs it.
+/// What the geometry needs to know about an array.
 #[derive(Clone, Debug)]
 pub struct ArrayShape {
     /// Its name, for messages.
@@ -52,24 +52,26 @@ pub struct ArrayShape {
     pub output: String,
     /// The names of its dimensions, all different.
     pub dims: Vec<String>,
-    /// Stored names that aren't among them, since they don't tell which dimension is meant.
+    /// Names in the metadata that aren't in `dims`, because they don't tell which dimension is meant; `None` if there
+    /// are none.
     pub unclear: Option<Unclear>,
     /// Its shape in each store.
     pub parts: Vec<Vec<u64>>,
-    /// The element type that its values have before normalisation and cast.
+    /// Element type of its decoded values, before normalisation and cast.
     pub values: DType,
-    /// Whether missing chunks have another value at odd indices along the last dimension: imaginary parts.
+    /// Whether the fill value is a complex number with different parts. In missing chunks, odd indices along the last
+    /// dimension (imaginary parts) then have another value than even ones.
     pub two_fills: bool,
 }
 
 /// How one dimension of an array is read for a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Along this entry of [`Geometry::axes`]: its position depends on the sample.
+    /// Samples are cut along it. Holds its index in [`Geometry::axes`].
     Axis(usize),
-    /// Whole, in every sample.
+    /// Every sample has the whole dimension.
     Whole,
-    /// The elements of the sample's row: see [`Geometry::rows`].
+    /// A sample has the elements of its row, see [`Geometry::rows`].
     Ragged,
 }
 
@@ -78,22 +80,22 @@ pub enum Role {
 pub struct ViewDim {
     /// How it is read.
     pub role: Role,
-    /// Its length as samples see it: after `pick`, over all stores.
+    /// Its length after `pick`, over all joined stores.
     pub len: u64,
-    /// The indices that it consists of, if `pick` names it.
+    /// The indices that `pick` takes of it; `None` if `pick` doesn't name it.
     pub pick: Option<Picked>,
 }
 
 impl ArrayShape {
-    /// The array in one store alone.
+    /// Returns the array as it is in one store alone.
     fn of_store(&self, store: usize) -> Self {
         Self { parts: vec![self.parts[store].clone()], ..self.clone() }
     }
 }
 
 impl ViewDim {
-    /// The indices that it consists of in one store, if `pick` names it; those of the joined dimension count over all
-    /// stores.
+    /// Returns the indices that `pick` takes of this dimension in one store; `None` if `pick` doesn't name it. Indices
+    /// of the joined dimension count over all stores.
     pub fn picked(&self, store: usize) -> Option<&[u64]> {
         self.pick.as_ref().map(|pick| pick.of(store))
     }
@@ -106,52 +108,56 @@ pub struct View {
     pub dims: Vec<ViewDim>,
     /// How it is cut along each entry of [`Geometry::axes`].
     pub cuts: Vec<Cut>,
-    /// The dimension along which several stores are joined, with the first index of each store and the end of the last.
+    /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
+    /// followed by the end of the last one.
     pub joined: Option<(usize, Vec<u64>)>,
 }
 
 /// Normalisation of one array or channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// Which array.
+    /// Index of the array.
     pub array: usize,
-    /// What NaNs become, if asked for, as a value of the array; `None` for arrays without floating-point values.
+    /// The number that replaces NaN, rounded to the type of the array's values. `None` if it wasn't asked for, or if
+    /// the array's values aren't floating-point.
     pub fillna: Option<f64>,
-    /// Subtracted and divided by after that, if asked for.
+    /// The mean to subtract and the stddev to divide by, after `fillna`; `None` if neither was asked for.
     pub mean_stddev: Option<(f64, f64)>,
-    /// The value of elements outside the region of interest, as a value of the output.
+    /// The value of elements out of bounds, as it is in the output: it isn't normalised.
     pub fill: f64,
     /// The output's type.
     pub dtype: DType,
-    /// Whether missing chunks have the imaginary part of the fill value.
+    /// Whether the elements are imaginary parts: missing chunks then have the imaginary part of the fill value.
     pub imaginary: bool,
 }
 
-/// What says which samples there are, beside the spec and the arrays: values that are read of the stores before.
+/// Values that say which samples there are, in addition to the spec and the arrays. They are read before the geometry
+/// is made.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    /// Where samples start.
+    /// The table of starts, if the argument `starts` was given.
     pub starts: Option<Arc<Table<i64>>>,
-    /// The rows of ragged arrays.
+    /// The rows of ragged arrays, if there are any.
     pub rows: Option<Rows>,
 }
 
-/// The whole of it, of all stores or of one of them.
+/// The geometry of all stores together, or of one of them.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// The dimensions that samples are cut along, as in `spec.samples.dims`.
+    /// The dimensions that samples are cut along, in the order of `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// The samples of a table of starts, those of all stores; `None` if samples start on the axes' grids.
+    /// The table of starts, with the samples of all stores; `None` if samples start on the axes' grids.
     pub table: Option<TableStarts>,
-    /// Samples that there are; of a table, all.
+    /// Number of samples; with a table, the number in all stores.
     pub samples: u64,
-    /// One per array.
+    /// How samples see each array.
     pub views: Vec<View>,
-    /// Which elements go where.
+    /// Where each array goes in the outputs.
     pub placements: Vec<Placement>,
-    /// What [`Placement::norm`] points into.
+    /// The normalisations. [`Placement::norm`] is an index into them.
     pub norms: Vec<Norm>,
-    /// What [`Channels::table`] points into: the entries of `norms` of an array's channels, which differ in mean and stddev only.
+    /// For each array with a table of channels, the range of `norms` of its channels, which differ in mean and stddev
+    /// only. [`Channels::table`] is an index into this list.
     pub tables: Vec<Range<usize>>,
     /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
@@ -159,17 +165,17 @@ pub struct Geometry {
     pub mask: Option<Mask>,
     /// Whether elements out of bounds repeat those at the edge.
     pub repeats_edges: bool,
-    /// Whether the index of a sample has the number of its segment.
+    /// Whether the index output has the number of the sample's segment.
     pub names_segments: bool,
     /// The rows of ragged arrays, along the first axis.
     pub rows: Option<Rows>,
-    /// What the index has more than the start, for each store and each axis; empty: nothing.
+    /// Numbers that are added to the start in the index output, for each store and each axis; empty: nothing is added.
     index_origins: Vec<Vec<i64>>,
     /// Whether the index output begins with the number of the store.
     pub names_store: bool,
-    /// How many samples there are for each start.
+    /// Number of samples for each start (`samples_per_volume`).
     pub per_start: u64,
-    /// Of random starts.
+    /// Seed of random starts.
     seed: u64,
 }
 
@@ -177,7 +183,7 @@ pub struct Geometry {
 const CROP: u64 = 2;
 
 impl Geometry {
-    /// Applies `spec` to `arrays`, of which samples are cut from all stores together.
+    /// Applies `spec` to `arrays`, without a table or rows. Returns the first geometry of [`Self::of`].
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -186,11 +192,13 @@ impl Geometry {
         Self::of(spec, arrays, Inputs::default()).map(|mut all| all.remove(0))
     }
 
-    /// Applies `spec` to `arrays`: one geometry, or with `concat="samples"` one for each store. Their outputs are the same.
+    /// Applies `spec` to `arrays`. Returns one geometry, or with `concat="samples"` one for each store, all with the
+    /// same outputs.
     ///
     /// # Errors
-    /// If arguments contradict each other, the arrays or what was read of the stores: unknown dimensions, lengths that differ,
-    /// windows that don't fit, rows of a table that are out of bounds and may not be, samples of other shapes in other stores.
+    /// If arguments contradict each other, the arrays or the inputs: unknown dimensions, lengths that differ, windows
+    /// that don't fit, rows of a table that are out of bounds where the policy forbids it, samples that have another
+    /// shape in another store.
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
         let Inputs { starts, rows } = inputs;
         let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
@@ -214,7 +222,7 @@ impl Geometry {
         Ok(all)
     }
 
-    /// One for each store.
+    /// Returns one geometry for each store.
     fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
         for (store, path) in spec.source.paths.iter().enumerate() {
@@ -241,11 +249,11 @@ impl Geometry {
         Ok(all)
     }
 
-    /// One for all stores. With a table its samples aren't known yet.
+    /// Returns one geometry for all stores. With a table, its number of samples is 0 until the table is applied.
     fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
         let names = sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
-        // The rows of a table are checked instead of the grids of starts.
+        // With a table, its rows are checked later. So the grids of starts must not fail here.
         let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
@@ -276,18 +284,19 @@ impl Geometry {
         })
     }
 
-    /// The dimensions whose elements have a mean and a stddev of their own, if an array has some, beside those of a stack.
+    /// Returns the dimensions of an array along which each element is a channel with its own mean and stddev. `None` if
+    /// the array has no channels, or only those that a stack makes of it.
     pub fn own_channels(&self, array: usize) -> Option<impl Iterator<Item = usize>> {
         let channels = self.placements.iter().find(|p| p.array == array)?.channels.as_ref()?;
         channels.is_own.then(|| channels.dims.iter().map(|&(d, _)| d))
     }
 
-    /// The start of a sample along each axis.
+    /// Returns the start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> PerDim<Start> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
             let given = table.start(sample.index);
-            // Columns may lack where there is a single element.
+            // The table may lack the last columns if their axes have a single element.
             let single = self.axes.iter().map(|axis| &axis.bounds[0]).skip(given.len());
             return self.axes.iter().zip(given.iter().chain(single)).map(one).collect();
         }
@@ -307,8 +316,8 @@ impl Geometry {
         start
     }
 
-    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the position
-    /// of the start along each axis.
+    /// Returns what the index output has for a sample, without the number of the store: the number of the segment if
+    /// `names_segments` is set, then the position of the start along each axis.
     pub fn index<'a>(&'a self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
         let segment = start.first().filter(|_| self.names_segments).map(|first| first.segment as i64);
         let origins = (!self.index_origins.is_empty()).then(|| self.index_origins.get(self.store_of(start))).flatten();
@@ -316,7 +325,7 @@ impl Geometry {
         segment.into_iter().chain(start.iter().enumerate().map(move |(a, one)| one.at + origin(a)))
     }
 
-    /// The number of the store that a sample with this start begins in, if stores are joined.
+    /// Returns the number of the store in which a sample with this start begins; 0 if stores aren't joined.
     fn store_of(&self, start: &[Start]) -> usize {
         let joined =
             self.views.iter().find_map(|view| view.joined.as_ref().map(|(d, stores)| (&view.dims[*d], stores)));
@@ -326,8 +335,7 @@ impl Geometry {
         stores[..stores.len() - 1].partition_point(|&first| first <= at).max(1) - 1
     }
 
-    /// How many of the dimension's elements that a window reads, from `first` on, lie before its segment, and how many before
-    /// its end: the numbers of the first and one past the last that need no padding.
+    /// Returns which elements of a window, counted from 0, lie in the sample's segment and so need no padding.
     pub fn inside(&self, axis: usize, cut: Cut, start: Start, offset: i64) -> Range<i64> {
         let (from, to) = self.axes[axis].segment(start.segment);
         let first = start.at + if axis == 0 { offset } else { 0 };
@@ -344,7 +352,7 @@ pub(crate) fn is_by_store(spec: &Spec, arrays: &[ArrayShape]) -> bool {
     spec.samples.concat == Concat::Samples && arrays[0].parts.len() > 1
 }
 
-/// What a spec says of one of several stores, and the arrays in it.
+/// Returns the spec and the arrays as they are for one of several stores.
 pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spec, Vec<ArrayShape>) {
     let own = spec.clone().with(|s| {
         s.source.paths = vec![s.source.paths[store].clone()];
@@ -362,21 +370,21 @@ pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spe
     (own, arrays.iter().map(|array| array.of_store(store)).collect())
 }
 
-/// The first of `dims`, along which breaks are.
+/// The first of `dims`. Breaks lie along it.
 pub(crate) struct FirstDim {
     /// Its name.
     pub name: String,
     /// The first element of each store, and the end of the last one.
     pub stores: Vec<u64>,
-    /// The elements of all stores that it consists of, if `pick` names it.
+    /// The elements that `pick` takes of it, counted over all stores; `None` if `pick` doesn't name it.
     pub pick: Option<Vec<u64>>,
 }
 
 impl FirstDim {
-    /// That of `spec` in `arrays`; `None` if no array has a dimension.
+    /// Finds the first of `dims`; `None` if no array has a dimension.
     ///
     /// # Errors
-    /// Those of [`Geometry::new`] about dimensions, `pick` and stores.
+    /// Those of [`Geometry::of`] about dimensions, `pick` and stores.
     pub fn of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<Self>> {
         let names = sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;
@@ -392,14 +400,14 @@ impl FirstDim {
         Ok(Some(Self { name: names[0].clone(), stores, pick }))
     }
 
-    /// Its length in a store, without `pick`.
+    /// Returns its length in one store, before `pick`.
     pub fn len(&self, store: usize) -> u64 {
         self.stores[store + 1] - self.stores[store]
     }
 }
 
-/// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions that tie them
-/// together: those that samples are cut along, and all in a stack.
+/// Returns each array as samples see it: joins stores and applies `pick`. Checks that arrays agree on the lengths of
+/// the dimensions that they share: those that samples are cut along and, in a stack, all of them.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
     let picks = picked::by_name(spec, arrays)?;
     if axis_names.is_empty() && spec.source.paths.len() > 1 {

@@ -1,7 +1,8 @@
-//! Normalisation: one mean and stddev for all of an array, or for each of its channels.
+//! Normalisation: one mean and stddev for a whole array, or one for each of its channels.
 //!
-//! An array's channels are the elements along the dimensions that `channels` names, and in a stack along those that become
-//! channels there. Without both they are those of the only dimension of a sample with as many elements as there are numbers.
+//! An array's channels are the elements along the dimensions that `channels` names. In a stack, the elements along the
+//! dimensions that become channels of the stack are channels too. If neither gives channels, they lie along the only
+//! dimension of a sample that has as many elements as there are numbers.
 
 use super::cuts::{check_outputs, per_channel};
 use super::{ArrayShape, Norm, Role, View, resolve};
@@ -9,23 +10,24 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::spec::{ChannelDims, DimKey, PerOutput, Spec};
 
-/// Channels of an array, at most, beside those of a stack. Each has an operation.
+/// Maximum number of channels of an array, other than those of a stack. Each channel has an operation.
 const MAX_CHANNELS: u64 = 1 << 16;
 
-/// Numbers the channels of one array: the sum of index times weight over these dimensions. Along a dimension that samples are cut
-/// along the index is that of the whole dimension, else it is that in the sample, which is the same.
+/// Numbers the channels of one array: a channel's number is the sum of index times weight over `dims`. The index counts
+/// along the whole dimension, also if samples are cut along it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels {
-    /// Dimension of the array, and its weight in the number; the last moves fastest.
+    /// Dimensions of the array, each with its weight. The last one moves fastest.
     pub dims: Vec<(usize, u64)>,
-    /// Which entry of [`super::Geometry::tables`] has the numbers of all of them, if one has.
+    /// Index into [`super::Geometry::tables`] of the table with the numbers of all channels; `None` if there is no
+    /// table.
     pub table: Option<usize>,
-    /// Whether they are others than those that a stack makes of the array.
+    /// Whether the user gave numbers for other channels than those that a stack makes of the array.
     pub is_own: bool,
 }
 
 impl Channels {
-    /// Of the elements along these dimensions, row by row.
+    /// Numbers the elements along these dimensions in row-major order.
     pub(super) fn along(dims: &[usize], view: &View, table: Option<usize>, is_own: bool) -> Self {
         let mut weights = vec![1u64; dims.len()];
         for d in (0..dims.len().saturating_sub(1)).rev() {
@@ -38,11 +40,11 @@ impl Channels {
 /// The normalisation of one array: one for all of it, or one for each of its channels.
 pub(super) struct Normalised {
     pub norms: Vec<Norm>,
-    /// The dimensions of its channels, if they are normalised differently.
+    /// The dimensions of its channels. They matter only if there are several norms.
     pub dims: Vec<usize>,
 }
 
-/// The numbers of each array: none, one, or one for each channel.
+/// The means or the stddevs of each array: `None`, one, or one for each channel.
 type Numbers = Vec<Option<Vec<f64>>>;
 
 impl Normalised {
@@ -50,10 +52,12 @@ impl Normalised {
         self.norms[0].dtype
     }
 
-    /// Of the arrays of a stack, of which each has its channels along so many dimensions.
+    /// Returns the normalisation of each array of a stack. For each array, `stacked` has the dimensions that become
+    /// channels of the stack.
     ///
     /// # Errors
-    /// If there are neither as many numbers as arrays nor as many as channels, or they can't normalise.
+    /// If the count of numbers is neither that of the arrays nor that of the channels, or if a number can't normalise
+    /// (not finite, or a stddev of 0).
     pub fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], stacked: &[Vec<usize>]) -> Result<Vec<Self>> {
         let values = &spec.values;
         let with_named = |(dims, named): (&Vec<usize>, Option<Vec<usize>>)| {
@@ -70,11 +74,11 @@ impl Normalised {
         all(spec, arrays, &means, &stddevs, dims)
     }
 
-    /// Of arrays with outputs of their own.
+    /// Returns the normalisation of each array, where each has an output of its own.
     ///
     /// # Errors
-    /// If there are neither as many numbers as arrays nor as many as an array has channels, if it isn't clear which dimension
-    /// these are along, or if the numbers can't normalise.
+    /// If the count of numbers is neither that of the arrays nor that of an array's channels, if it isn't clear which
+    /// dimension the channels lie along, or if a number can't normalise.
     pub fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View]) -> Result<Vec<Self>> {
         let values = &spec.values;
         let (means, stddevs) = (of_arrays("mean", &values.mean, arrays)?, of_arrays("stddev", &values.stddev, arrays)?);
@@ -98,7 +102,7 @@ impl Normalised {
     }
 }
 
-/// Each array's numbers, as they are given, with the dimensions of their channels.
+/// Makes the norms of each array from its means and stddevs. `dims` has the dimensions of each array's channels.
 fn all(
     spec: &Spec,
     arrays: &[ArrayShape],
@@ -133,7 +137,7 @@ fn all(
     Ok(dims.into_iter().enumerate().map(one).collect())
 }
 
-/// The numbers of each array, as they are given.
+/// Returns the numbers of each array as the user gave them. They aren't compared with its channels yet.
 fn of_arrays(what: &str, given: &PerOutput<f64>, arrays: &[ArrayShape]) -> Result<Numbers> {
     match given {
         PerOutput::Listed(values) => match values.len() {
@@ -161,7 +165,8 @@ fn of_arrays(what: &str, given: &PerOutput<f64>, arrays: &[ArrayShape]) -> Resul
     }
 }
 
-/// The dimensions that `channels` names of each array, in its order; `None`: nothing was said.
+/// Returns the dimensions of each array that `channels` names, in ascending order; `None` if `channels` says nothing
+/// about the array.
 fn named(given: &ChannelDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<usize>>>> {
     match given {
         ChannelDims::All(keys) if keys.is_empty() => Ok(vec![None; arrays.len()]),
@@ -169,7 +174,7 @@ fn named(given: &ChannelDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<us
             let found: Vec<Vec<usize>> =
                 arrays.iter().map(|array| dims_of(keys, array, arrays).map(sorted)).collect::<Result<_>>()?;
             for key in keys {
-                // A name that none has is an error already.
+                // An unknown name was refused above, so this refuses unknown positions.
                 if arrays.iter().all(|array| position(key, array).is_none()) {
                     return Err(Error::value(format!(
                         "channels: expected a dimension, but no array has the position {key}"
@@ -196,7 +201,7 @@ fn named(given: &ChannelDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<us
     }
 }
 
-/// Those of the dimensions that an array has.
+/// Returns the dimensions of an array that are among `keys`.
 fn dims_of(keys: &[DimKey], array: &ArrayShape, arrays: &[ArrayShape]) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for key in keys {
@@ -217,7 +222,8 @@ fn sorted(mut dims: Vec<usize>) -> Vec<usize> {
     dims
 }
 
-/// Positions are those of each array's own dimensions.
+/// Returns which dimension of an array `key` is; `None` if the array lacks it. A number is a position among the array's
+/// own dimensions.
 fn position(key: &DimKey, array: &ArrayShape) -> Option<usize> {
     match key {
         DimKey::Name(name) => array.dims.iter().position(|dim| dim == name),
@@ -228,12 +234,12 @@ fn position(key: &DimKey, array: &ArrayShape) -> Option<usize> {
     }
 }
 
-/// The dimensions with their lengths, for people.
+/// Formats the dimensions with their lengths, for messages.
 fn lengths(dims: &[usize], array: &ArrayShape, view: &View) -> String {
     dims.iter().map(|&d| format!("\"{}\" {}", array.dims[d], view.dims[d].len)).collect::<Vec<_>>().join(", ")
 }
 
-/// Elements along the dimensions.
+/// Returns the number of elements along the dimensions together.
 fn count(dims: &[usize], view: &View) -> u64 {
     dims.iter().fold(1u64, |n, &d| n.saturating_mul(view.dims[d].len))
 }
@@ -264,7 +270,7 @@ fn too_many(count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that mean and stddev of an array are for the same channels.
+/// Checks that an array's lists of means and of stddevs have the same length.
 fn same(lists: &[(&str, usize)], array: &ArrayShape) -> Result<()> {
     if let [(_, mean), (_, stddev)] = lists
         && mean != stddev
@@ -277,7 +283,7 @@ fn same(lists: &[(&str, usize)], array: &ArrayShape) -> Result<()> {
     Ok(())
 }
 
-/// The only dimension of a sample that has so many elements, all of them in each sample.
+/// Finds the only dimension that has `count` elements, among those that every sample has whole.
 fn only(what: &str, count: usize, array: &ArrayShape, view: &View) -> Result<Vec<usize>> {
     let whole: Vec<usize> = (0..view.dims.len()).filter(|&d| view.dims[d].role == Role::Whole).collect();
     let fitting: Vec<usize> = whole.iter().copied().filter(|&d| view.dims[d].len == count as u64).collect();

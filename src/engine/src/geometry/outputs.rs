@@ -10,36 +10,36 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::spec::{Concat, Spec};
 
-/// Where one array goes in one output. Strides and bases are elements of one sample of the output.
+/// Where one array goes in one output. Strides and bases count elements within one sample of the output.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// The array.
+    /// Index of the array.
     pub array: usize,
-    /// The output.
+    /// Index of the output.
     pub output: usize,
-    /// Added to the sample's start along the first axis.
+    /// Elements to add to the sample's start along the first axis.
     pub offset: i64,
-    /// Where its first element goes.
+    /// Where the array's first element goes.
     pub base: i64,
     /// For each dimension of the array, the distance in the output between its consecutive elements (0 if dropped).
     pub strides: Vec<i64>,
-    /// Dimensions of the output along which the array is repeated: length and distance.
+    /// Dimensions of the output along which the array is repeated, each with its length and its stride.
     pub broadcast: Vec<(u64, i64)>,
-    /// Index into [`super::Geometry::norms`]; with `channels`, of the first channel.
+    /// Index into [`super::Geometry::norms`]; with `channels`, that of the first channel's norm.
     pub norm: usize,
-    /// How the channels of this array are numbered, if they are normalised differently.
+    /// How the channels of this array are numbered; `None` if all have the same norm.
     pub channels: Option<Channels>,
 }
 
-/// The output that tells which elements weren't padded: true for those inside, along each axis whose dimension samples have,
-/// for each offset.
+/// The mask output: true for elements that weren't padded. It has a dimension for each axis that samples keep and, if
+/// there are several offsets, a first dimension for these.
 #[derive(Clone, Debug)]
 pub struct Mask {
-    /// The output.
+    /// Index of the output.
     pub output: usize,
-    /// The axes, and how the array with the longest window along each is cut.
+    /// The axes that samples keep, each with the cut of the array that has the longest window along it.
     pub axes: Vec<(usize, Cut)>,
-    /// The offsets: one after the other, if there are several.
+    /// The offsets. If there are several, the mask has one part for each, one after the other.
     pub offsets: Vec<i64>,
 }
 
@@ -99,12 +99,12 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     Ok(built)
 }
 
-/// The output number `output`, of the mask.
+/// Returns the mask, which becomes output number `output`.
 fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (OutputInfo, Mask) {
     let longest = |a: usize| {
         let reads = |view: &&View| view.dims.iter().any(|dim| dim.role == Role::Axis(a));
         let cuts = views.iter().filter(reads).map(|view| view.cuts[a]).filter(|cut| !cut.dropped);
-        // The first of the longest.
+        // Of several longest windows the first one.
         cuts.reduce(|best, next| if next.window > best.window { next } else { best }).map(|cut| (a, cut))
     };
     let axes: Vec<(usize, Cut)> = (0..axes.len()).filter_map(longest).collect();
@@ -114,10 +114,11 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
     (info, Mask { output, axes, offsets: offsets.to_vec() })
 }
 
-/// Gives the parts of complex numbers a [`Norm`] each, where missing chunks have different values for them.
+/// Gives the real and the imaginary parts of complex numbers a [`Norm`] each, if the parts of the fill value differ.
 fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result<()> {
     let Built { placements, norms, .. } = built;
-    // What replaces a placement's norms and channels is the same at each offset.
+    // All offsets of an array share their norms, so they are replaced once. Each entry: the old norm, the new norm, the
+    // new channels.
     let mut replaced: Vec<(usize, usize, Channels)> = Vec::new();
     for placement in placements.iter_mut().filter(|p| arrays[p.array].two_fills) {
         let array = &arrays[placement.array];
@@ -159,7 +160,7 @@ fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result
     Ok(())
 }
 
-/// The length of a dimension in a sample, `None` if it is dropped.
+/// Returns the length of a dimension in a sample; `None` if samples lack the dimension.
 fn kept(view: &View, d: usize) -> Option<u64> {
     match view.dims[d].role {
         Role::Axis(a) if view.cuts[a].dropped => None,
@@ -168,7 +169,7 @@ fn kept(view: &View, d: usize) -> Option<u64> {
     }
 }
 
-/// Row-major strides of a shape.
+/// Returns the row-major strides of a shape, in elements.
 fn row_major(shape: &[u64]) -> Vec<i64> {
     let mut strides = vec![1i64; shape.len()];
     for d in (0..shape.len().saturating_sub(1)).rev() {
@@ -184,7 +185,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         let first = norms.len();
         norms.extend(&of.norms);
         let channels = (norms.len() > first + 1).then(|| {
-            // The parts of complex numbers are told apart by their operations.
+            // Real and imaginary parts need different operations, so no table holds for both.
             let table = (!array.two_fills).then(|| {
                 tables.push(first..norms.len());
                 tables.len() - 1
@@ -225,8 +226,8 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
     Ok(Built { outputs, placements, norms, tables, mask: None })
 }
 
-/// The dimensions of a stack after its channels: those of `dims` that are kept, and the others that every array of two
-/// dimensions or more has; in the order of the first array of the highest rank.
+/// Returns the dimensions of a stack that follow its channels: those of `dims` that samples keep, and others that every
+/// array of two dimensions or more has. They have the order of the first array with most dimensions.
 fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<GridDim<'a>> {
     let reference = super::dims::reference(arrays);
     let common = |name: &str| arrays.iter().filter(|a| a.dims.len() >= 2).all(|a| a.dims.iter().any(|d| d == name));
@@ -240,7 +241,7 @@ fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<G
             dims.push(GridDim { name, len });
         }
     }
-    // Axes that the reference array lacks.
+    // Then the axes that the reference array lacks.
     for (axis, cut) in axes.iter().zip(&views[at].cuts).filter(|(_, cut)| !cut.dropped) {
         if dims.iter().all(|g| g.name != axis.name) {
             dims.push(GridDim { name: &axis.name, len: cut.window as u64 });
@@ -249,7 +250,7 @@ fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<G
     dims
 }
 
-/// The dimensions of each array that become channels, and how many channels they make.
+/// Returns for each array the dimensions that become channels of the stack, and the number of channels that they make.
 fn channels_of(arrays: &[ArrayShape], views: &[View], grid: &[GridDim<'_>]) -> Result<Vec<(Vec<usize>, u64)>> {
     let of_array = |(array, view): (&ArrayShape, &View)| {
         let is_channel = |&d: &usize| kept(view, d).is_some() && grid.iter().all(|g| g.name != array.dims[d]);
@@ -302,7 +303,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         norms.extend(&normalised[a].norms);
         let channels = (norms.len() > norm + 1).then(|| {
             let of = &normalised[a].dims;
-            // A channel of the stack has boxes of its own.
+            // Channels that the stack makes have boxes of their own and need no table.
             let is_own = of != dims;
             let table = (is_own && !array.two_fills).then(|| {
                 tables.push(norm..norms.len());

@@ -1,4 +1,4 @@
-//! `pick` applied to the lengths of dimensions.
+//! Resolves the indices of `pick` against the lengths of dimensions.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ pub struct Picked {
 }
 
 impl Picked {
-    /// Resolves lists of indices, of which there is one or as many as stores. `lens` are the lengths of the dimension, one
-    /// for each store, or one for all.
+    /// Resolves indices; negative ones count from the end. `lists` has one list for all stores, or one for each. `lens`
+    /// has the length of the dimension in each store, or one length for all stores.
     ///
     /// # Errors
     /// If an index is out of range.
@@ -45,31 +45,32 @@ impl Picked {
         Ok(Self { lists })
     }
 
-    /// The indices in one store.
+    /// Returns the indices in one store.
     pub fn of(&self, store: usize) -> &[u64] {
         self.lists.get(store).unwrap_or(&self.lists[0])
     }
 
-    /// One list for all stores, or one for each if they differ.
+    /// Returns one list for all stores, or one for each if they differ.
     pub fn lists(&self) -> &[Vec<u64>] {
         &self.lists
     }
 
-    /// How many indices there are, in every store.
+    /// Returns the number of indices, which is the same in every store.
     pub fn len(&self) -> u64 {
         self.lists[0].len() as u64
     }
 
-    /// Whether there is none.
+    /// Whether there are no indices.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The lists of indices of `spec`, by the names of their dimensions.
+/// Returns the lists of indices that `spec` picks, by the names of their dimensions.
 ///
 /// # Errors
-/// If a dimension is unknown or comes twice, or has neither one list nor one for each store.
+/// If a dimension is unknown or comes twice, if it has neither one list nor one for each store, or if the lists are
+/// empty or differ in length.
 pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape]) -> Result<HashMap<String, &'a [Vec<i64>]>> {
     let stores = arrays[0].parts.len();
     let mut picks = HashMap::new();

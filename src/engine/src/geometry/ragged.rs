@@ -1,8 +1,8 @@
-//! Rows of different lengths: sample `i` is the elements from one offset to the next of the ragged arrays, and element `i` of the
-//! others.
+//! Rows of different lengths. Of a ragged array, sample `i` has the elements from offset `i` to before offset `i + 1`.
+//! Of any other array, it has element `i`.
 //!
-//! Axes and outputs are made as if a ragged array had one element for each row. [`apply`] then puts the row's elements in its
-//! place, as the first dimension of the sample.
+//! Axes and outputs are first made as if a ragged array had one element for each row. [`apply`] then puts the row's
+//! elements in place of this element, as the first dimension of the sample.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,27 +15,29 @@ use crate::spec::{Concat, DimKey, Spec};
 /// The rows of ragged arrays. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    /// The argument and the array of the offsets, for messages: `ragged="X/indptr"`.
+    /// The argument with the array of offsets, for messages: `ragged="X/indptr"`.
     argument: String,
     /// The group of that array; empty for the root.
     group: String,
-    /// Where each row starts, and the end of the last. Counted over all stores.
+    /// First element of each row, and the end of the last row; counted over all stores.
     offsets: Arc<Vec<u64>>,
-    /// For each store its rows, and the end of its last row.
+    /// For each store, the number of its rows and the end of its last row, counted in this store alone.
     stores: Vec<(u64, u64)>,
-    /// Columns of the matrix that the rows are of, where its group says so.
+    /// Number of columns of the matrix that the rows are from; `None` if its group doesn't tell.
     columns: Option<u64>,
-    /// Elements of a row that are read, at most.
+    /// Maximum number of elements that are read of a row; `u64::MAX`: all.
     max_length: u64,
-    /// The rows that the samples are taken from, where `pick` names them.
+    /// The rows that `pick` takes; `None`: all.
     pick: Option<Picked>,
 }
 
 impl Rows {
-    /// Rows by the offsets of each store, one more than rows. `array` is their array, and `argument` names it in messages.
+    /// Makes rows from the offsets of each store, which are one more than its rows. `array` is the name of the array of
+    /// offsets. `argument` names both in messages.
     ///
     /// # Errors
-    /// If offsets descend, if there is no row, or if some elements of several stores belong to no row.
+    /// If offsets descend, if an offset is too large, if there is no row, or if several stores are joined and the rows
+    /// of one don't begin at element 0.
     pub fn new(argument: String, array: &str, stores: Vec<Vec<u64>>, max_length: Option<u64>) -> Result<Self> {
         let group = array.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
         let several = stores.len() > 1;
@@ -75,61 +77,62 @@ impl Rows {
         Ok(Self { argument, group, offsets, stores: counts, columns: None, max_length, pick: None })
     }
 
-    /// The same, as rows of a matrix of so many columns.
+    /// Returns the same rows, with the number of columns of their matrix.
     #[must_use]
     pub fn of_columns(self, columns: Option<u64>) -> Self {
         Self { columns, ..self }
     }
 
-    /// Columns of the matrix that the rows are of, where that is known.
+    /// Returns the number of columns of the rows' matrix; `None` if it isn't known.
     pub fn columns(&self) -> Option<u64> {
         self.columns
     }
 
-    /// Bytes of host memory that the offsets take.
+    /// Returns the bytes of host memory that the offsets take.
     pub fn bytes(&self) -> usize {
         self.offsets.capacity() * size_of::<u64>()
     }
 
-    /// How many rows there are, whatever `pick` takes.
+    /// Returns the number of rows, before `pick`.
     pub fn count(&self) -> u64 {
         self.offsets.len() as u64 - 1
     }
 
-    /// Elements of all rows, uncut.
+    /// Returns the number of elements of all rows, before `pick` and `max_length`.
     pub fn elements(&self) -> u64 {
         self.offsets[self.offsets.len() - 1] - self.offsets[0]
     }
 
-    /// The element in which the row at a position along the sample axis starts, and how many of its elements are read.
+    /// Returns the first element of the row at position `at` of the first axis, and how many of its elements are read.
     pub fn span(&self, at: i64) -> (u64, u64) {
         let row = self.pick.as_ref().map_or(at as usize, |pick| pick.of(0)[at as usize] as usize);
         let (start, end) = (self.offsets[row], self.offsets[row + 1]);
         (start, (end - start).min(self.max_length))
     }
 
-    /// Where each row starts, and the end of the last.
+    /// Returns the first element of each row, and the end of the last row.
     pub fn offsets(&self) -> &[u64] {
         &self.offsets
     }
 
-    /// Elements of a row that are read, at most; `None`: all.
+    /// Returns the maximum number of elements that are read of a row; `None`: all.
     pub fn max_length(&self) -> Option<u64> {
         (self.max_length < u64::MAX).then_some(self.max_length)
     }
 
-    /// The arrays as if each had one element for each row.
+    /// Returns the arrays as if each had one element for each row.
     ///
     /// # Errors
-    /// If an array doesn't fit the rows, or `spec` asks for what rows can't have.
+    /// If an array doesn't fit the rows, or if `spec` has arguments that can't be combined with rows.
     pub fn shapes(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<ArrayShape>> {
         Ok(AsRows::new(spec, arrays, self.clone())?.arrays)
     }
 
-    /// For each array, whether its rows are ragged.
+    /// Returns for each array whether it is ragged.
     ///
     /// # Errors
-    /// If an array has neither an element for each row nor as many as the rows have.
+    /// If the first dimension of an array has neither one element for each row nor the elements of all rows, if no
+    /// array is ragged, or if ragged arrays differ in length.
     fn classify(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<bool>> {
         let named = match spec.samples.dims.first() {
             Some(DimKey::Name(name)) if arrays.iter().any(|a| a.dims.first() == Some(name)) => Some(name),
@@ -194,7 +197,7 @@ impl Rows {
 pub(super) struct AsRows {
     pub arrays: Vec<ArrayShape>,
     rows: Rows,
-    /// The name of their first dimension.
+    /// The name of the first dimension of all these arrays: the rows.
     dim: String,
     /// For each array, whether it is ragged.
     ragged: Vec<bool>,
@@ -233,11 +236,11 @@ impl AsRows {
     }
 }
 
-/// Puts the elements of the rows into a geometry in which each array has one element for each row. `arrays` are those that are
-/// stored.
+/// Puts the elements of the rows into a geometry that was made with one element for each row. `stored` has the arrays
+/// as they are stored.
 ///
 /// # Errors
-/// If samples are cut along the rows in a way that rows can't have, or a row is too large.
+/// If samples are cut along the rows in a way that rows don't allow, or if a row is too large.
 pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape], as_rows: AsRows) -> Result<()> {
     let AsRows { mut rows, dim: rows_dim, ragged, .. } = as_rows;
     let argument = rows.argument.clone();
@@ -313,16 +316,17 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
     Ok(())
 }
 
-/// The elements of the longest row, and the most that the rows of a batch have together.
+/// Returns the number of elements of the longest row, and the maximum number that all rows of a batch have together.
 fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let batch = spec.batch_size as u64;
-    // A position for each sample of a table, else for each row.
+    // There is a position for each sample of a table, or without a table for each row.
     let starts = &geometry.axes[0].starts;
     let count = geometry.table.as_ref().map_or(starts.count() as u64, TableStarts::count);
     let position = |k: u64| geometry.table.as_ref().map_or_else(|| starts.at(k as i64).0, |table| table.start(k)[0]);
     let others = geometry.samples / count;
-    // How often a batch may hold a row: the last sample is repeated as padding, or else a batch reaches over the ends of epochs,
-    // of which one may be what other shards left. By weights a row may come any number of times.
+    // How often a batch may hold the same row. Padding repeats the last sample. Without padding, a batch may reach over
+    // the ends of epochs, and one of these may be the rest that other shards left. Samples drawn by weights may come
+    // any number of times.
     let times = if spec.order.pad_last_batch || spec.order.weights.is_some() {
         batch
     } else {

@@ -1,11 +1,11 @@
-//! What is asked for along one dimension, checked: region, windows, step, pads, segments.
+//! Checks what the user asks for along one dimension: region, windows, step, pads, segments.
 
 use super::cuts::Cut;
 use super::starts::above;
 use crate::error::{Error, Result};
 use crate::spec::{OutOfBounds, Region, Segments};
 
-/// The region of interest along a dimension of length `len`: from and to.
+/// Returns the region of interest along a dimension of length `len`. Negative bounds count from the end.
 pub(super) fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) -> Result<Region> {
     let bound = |what: &str, value: i64| {
         let at = if value < 0 { value + len } else { value };
@@ -24,7 +24,8 @@ pub(super) fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Opti
     Ok(Region { first: roi_start, end: roi_end, spacing: 1 })
 }
 
-/// What was selected of a dimension of length `len`, with the end as many distances from the first element as there are elements.
+/// Checks what was selected of a dimension of length `len`. Returns it with its end rounded up, so that its length is a
+/// multiple of the spacing.
 pub(super) fn selected(name: &str, len: i64, region: Region) -> Result<Region> {
     let Region { first, end, spacing } = region;
     if first < 0 || end <= first || end > len || !(1..=len).contains(&spacing) {
@@ -36,7 +37,7 @@ pub(super) fn selected(name: &str, len: i64, region: Region) -> Result<Region> {
     Ok(Region { end: above(end, first, spacing), ..region })
 }
 
-/// Checks that a number is between `least` and 2^40.
+/// Checks that a number is from `least` to 2^40, and returns it.
 fn limit(what: &str, name: &str, value: i64, least: i64) -> Result<i64> {
     if value < least || value > 1 << 40 {
         return Err(Error::value(format!("{what}: expected {least} to 2^40 along \"{name}\", found {value}")));
@@ -44,7 +45,7 @@ fn limit(what: &str, name: &str, value: i64, least: i64) -> Result<i64> {
     Ok(value)
 }
 
-/// How each array is cut along one dimension.
+/// Returns how each array is cut along one dimension.
 pub(super) fn cut(name: &str, region: Region, windows: &[Option<i64>], strides: &[Option<i64>]) -> Result<Vec<Cut>> {
     let one = |(&window, &stride): (&Option<i64>, &Option<i64>)| {
         let (window, dropped) = match window.unwrap_or(0) {
@@ -62,7 +63,7 @@ pub(super) fn cut(name: &str, region: Region, windows: &[Option<i64>], strides: 
     windows.iter().zip(strides).map(one).collect()
 }
 
-/// What was asked for along one dimension.
+/// What the user asks for along one dimension.
 pub(super) struct Requested<'a> {
     /// Whether it is the first of `dims`.
     pub first: bool,
@@ -77,7 +78,8 @@ pub(super) struct Requested<'a> {
 }
 
 impl Requested<'_> {
-    /// How far windows that span so many elements may lie outside of their segment; `None` if nothing was said.
+    /// Returns how many elements before and after their segment windows may reach; `None` if neither was given. `span`
+    /// is the number of elements that a sample spans.
     pub(super) fn pads(&self, span: i64, policy: OutOfBounds) -> Result<Option<(i64, i64)>> {
         let name = self.name;
         for (what, given) in ["pad_before", "pad_after"].into_iter().zip(self.pads) {
@@ -101,7 +103,8 @@ impl Requested<'_> {
         Ok((before.is_some() || after.is_some()).then(|| (before.unwrap_or(0), after.unwrap_or(0))))
     }
 
-    /// The distance between sample starts, of which the longest window has so many elements.
+    /// Returns the distance between sample starts in elements. `window` is the number of elements of the longest
+    /// window, which is the default distance.
     pub(super) fn step(&self, window: i64) -> Result<i64> {
         let name = self.name;
         match (self.step, self.overlap) {
@@ -120,13 +123,13 @@ impl Requested<'_> {
                 "overlap: expected 0 to {} along \"{name}\", one less than the window, found {overlap}",
                 window - 1
             ))),
-            // Some windows are longer than any useful step.
+            // Without the limit of a given step, since a window may be longer.
             (None, overlap) => Ok(window - overlap.unwrap_or(0)),
         }
     }
 }
 
-/// For each of so many segments whether it was chosen; `None` if all were.
+/// Returns for each of `count` segments whether it was chosen; `None` if all were.
 pub(super) fn chosen(segments: &Segments, count: usize) -> Result<Option<Vec<bool>>> {
     let chosen = match segments {
         Segments::All => return Ok(None),

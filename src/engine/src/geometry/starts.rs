@@ -3,25 +3,27 @@
 /// A stretch of starts at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// The number of its first start.
+    /// Index of its first start among all starts.
     number: i64,
     /// Its first start.
     first: i64,
-    /// The segment that its samples belong to; `None`: that of each follows from where it starts.
+    /// The segment that its samples belong to. `None`: the segment of each sample follows from its start.
     segment: Option<u32>,
 }
 
-/// The starts of samples along one axis. It takes memory for each break, whatever the number of starts.
+/// The starts of samples along one axis. They take memory for each segment between breaks, whatever the number of
+/// starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
     step: i64,
     count: i64,
-    /// By number.
+    /// In ascending order of their numbers.
     runs: Vec<Run>,
 }
 
 impl Starts {
-    /// `count` starts from `first` on, which belong to the segments that they lie in.
+    /// Makes `count` starts: `first`, `first + step`, and so on. Their segments aren't recorded; [`super::Axis::start`]
+    /// finds them.
     pub fn grid(first: i64, step: i64, count: i64) -> Self {
         Self { step, count, runs: vec![Run { number: 0, first, segment: None }] }
     }
@@ -38,8 +40,8 @@ impl Starts {
         }
     }
 
-    /// The starts `first`, `first + step`, ... within `bounds` that read elements of one segment between `bounds` only: a
-    /// start `s` reads elements from `s + reach.0` to before `s + reach.1`.
+    /// Makes those of the starts `first`, `first + step`, ... within `bounds` that read elements of one segment only.
+    /// `bounds` has the bounds of the segments. A start `s` reads elements from `s + reach.0` to before `s + reach.1`.
     pub fn within(first: i64, step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self::none(step);
         let last = bounds[bounds.len() - 1] - 1;
@@ -50,8 +52,8 @@ impl Starts {
         all
     }
 
-    /// A grid for each segment: the first start reads from `pad.0` elements before the segment on, the last one to `pad.1`
-    /// elements after it at most. Segments without elements have none.
+    /// Makes a grid of starts for each segment. The first start reads from `pad.0` elements before the segment on, the
+    /// last one to at most `pad.1` elements after it. Segments without elements have no start.
     pub fn each(step: i64, reach: (i64, i64), pad: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self::none(step);
         for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
@@ -60,7 +62,7 @@ impl Starts {
         all
     }
 
-    /// The first element of each segment that has one.
+    /// Makes one start for each segment that has elements: its first element.
     pub fn of_segments(bounds: &[i64]) -> Self {
         let mut all = Self::none(1);
         for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
@@ -69,12 +71,14 @@ impl Starts {
         all
     }
 
-    /// The starts of one grid from `bounds[0]` to the last of `bounds`, each with its segment: the one that holds all that the
-    /// start reads between these two, or, where none does, the one that it lies in.
+    /// Makes the starts of one grid from `bounds[0]` to before the last of `bounds`, each with its segment. That is the
+    /// segment with all elements that the start reads between these two bounds. If there is none, it is the segment
+    /// that the start lies in.
     pub fn told(step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self::none(step);
         let (first, end) = (bounds[0], bounds[bounds.len() - 1]);
-        // From where on starts aren't told yet, and the segment that it lies in.
+        // The element from which on starts have no segment yet, and the segment at which the search for that of this
+        // element begins.
         let (mut at, mut own) = (first, 0);
         let mut lie_in = |all: &mut Self, at: i64, to: i64| {
             let mut at = at;
@@ -87,7 +91,8 @@ impl Starts {
             }
         };
         for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
-            // What is read before the first segment, or after the last one, doesn't count, but something else must be.
+            // Elements read before the first segment or after the last one don't count, but at least one element must
+            // be read between them.
             let from = if segment[0] == first { first - reach.1 + 1 } else { segment[0] - reach.0 };
             let to = if segment[1] == end { end - reach.0 } else { segment[1] - reach.1 + 1 };
             let (from, to) = (from.max(at), to.min(end));
@@ -101,10 +106,10 @@ impl Starts {
         all
     }
 
-    /// Those of the segments that `is_chosen` has.
+    /// Returns the starts of the segments for which `is_chosen` is true.
     ///
     /// # Panics
-    /// If a start isn't told its segment.
+    /// If the segments of the starts aren't recorded.
     pub fn only(&self, is_chosen: impl Fn(usize) -> bool) -> Self {
         let mut all = Self::none(self.step);
         for (n, Run { first, segment, .. }) in self.stretches() {
@@ -116,7 +121,7 @@ impl Starts {
         all
     }
 
-    /// How many there are.
+    /// Returns the number of starts.
     pub fn count(&self) -> i64 {
         self.count
     }
@@ -126,12 +131,12 @@ impl Starts {
         self.runs.shrink_to_fit();
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the starts take.
     pub fn bytes(&self) -> u64 {
         (size_of::<Run>() * self.runs.capacity()) as u64
     }
 
-    /// The `k`-th, and its segment if that doesn't follow from it; `k` is less than [`Self::count`].
+    /// Returns the `k`-th start, and its segment if that is recorded. `k` must be less than [`Self::count`].
     pub fn at(&self, k: i64) -> (i64, Option<usize>) {
         let run = self.runs[self.runs.partition_point(|run| run.number <= k) - 1];
         (run.first + (k - run.number) * self.step, run.segment.map(|s| s as usize))
@@ -142,23 +147,23 @@ impl Starts {
         self.runs.iter().enumerate().map(move |(i, &run)| (end(i) - run.number, run))
     }
 
-    /// The stretches of starts at equal distances: how many, and the first.
+    /// Returns the stretches of starts at equal distances, each as the number of its starts and its first start.
     pub fn runs(&self) -> impl Iterator<Item = (i64, i64)> {
         self.stretches().map(|(n, run)| (n, run.first))
     }
 
-    /// The segments of these stretches, where they are told.
+    /// Returns the segments of these stretches; `None` where the segment isn't recorded.
     pub fn segments(&self) -> impl Iterator<Item = Option<usize>> {
         self.runs.iter().map(|run| run.segment.map(|s| s as usize))
     }
 
-    /// The distance between neighbouring starts.
+    /// Returns the distance between neighbouring starts of a stretch.
     pub fn step(&self) -> i64 {
         self.step
     }
 }
 
-/// The least of `first`, `first + step`, ... that is at least `least`.
+/// Returns the first of `first`, `first + step`, ... that is at least `least`.
 pub(super) fn above(least: i64, first: i64, step: i64) -> i64 {
     let apart = (least - first).max(0);
     first + (apart / step + i64::from(apart % step > 0)) * step
@@ -169,7 +174,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Sorted; segments may be empty.
+    /// Returns the bounds of segments, in ascending order. Segments may be empty.
     fn bounds(mut cuts: Vec<i64>) -> Vec<i64> {
         cuts.sort_unstable();
         cuts.push(60);

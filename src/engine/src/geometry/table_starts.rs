@@ -1,7 +1,7 @@
 //! The starts of samples from a table: the argument `starts`.
 //!
-//! A row has the start of a sample along each of `dims`; with `concat="samples"` the number of its store stands in front. Samples
-//! have the numbers of their rows, or, if rows were dropped, of the rows that are left.
+//! A row has the start of a sample along each of `dims`; with `concat="samples"` the number of its store stands in
+//! front. Samples have the numbers of their rows. If rows were dropped, the remaining rows are numbered.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::order::Numbers;
 use crate::spec::{Concat, OutOfBounds, Segments, Spec};
 use crate::table::Table;
 
-/// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
+/// Maximum distance of a start from the region, in elements. Within it, sums of starts and windows can't overflow.
 const MAX_OUTSIDE: i64 = 1 << 40;
 
 /// Samples that start where a table says. It is cheap to clone.
@@ -23,16 +23,17 @@ pub struct TableStarts {
     names_store: bool,
     /// The rows that are samples; `None`: all.
     kept: Option<Arc<Numbers>>,
-    /// How many samples have windows with elements that they may not touch, which are filled.
+    /// Number of samples whose windows reach beyond their segment. The elements there are filled.
     outside: u64,
 }
 
 impl TableStarts {
-    /// The samples of `table`, cut along these axes, as `out_of_bounds_policy` has it: the axes of all stores, or of each if the
-    /// table names stores.
+    /// Makes the samples of `table`, and applies `out_of_bounds_policy` to its rows. `stores` has the axes of all
+    /// stores together, or of each store if the table names stores.
     ///
     /// # Errors
-    /// If the table doesn't fit the axes or contradicts other arguments; if a row is out of bounds and may not be.
+    /// If the table doesn't fit the axes or contradicts other arguments; if a row is out of bounds where the policy
+    /// forbids it.
     pub(super) fn new(spec: &Spec, stores: &[&[Axis]], table: Arc<Table<i64>>) -> Result<Self> {
         let samples = &spec.samples;
         let others = [
@@ -50,7 +51,7 @@ impl TableStarts {
             )));
         }
         let names_store = samples.concat == Concat::Samples;
-        // Where a single element is selected, the table needn't say so.
+        // The table may lack the last columns if a single element is selected along their axes.
         let is_single =
             |a: &usize| stores.iter().all(|axes| axes[*a].region().1 - axes[*a].region().0 == axes[*a].spacing);
         let count = stores[0].len();
@@ -114,7 +115,7 @@ impl TableStarts {
         Ok(all)
     }
 
-    /// The number of the store of a row (0 if rows name none), and the start along each axis.
+    /// Returns the number of a row's store (0 if rows don't name stores), and its start along each axis.
     fn split(&self, row: usize) -> (i64, &[i64]) {
         match self.table.row(row) {
             [store, start @ ..] if self.names_store => (*store, start),
@@ -126,32 +127,32 @@ impl TableStarts {
         self.kept.as_ref().map_or(sample, |kept| kept.at(sample as usize)) as usize
     }
 
-    /// Samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         self.kept.as_ref().map_or(self.table.rows(), |kept| kept.len()) as u64
     }
 
-    /// The number of the store that a sample is of; 0 if the table doesn't name stores.
+    /// Returns the number of a sample's store; 0 if the table doesn't name stores.
     pub fn store(&self, sample: u64) -> usize {
         self.split(self.row(sample)).0 as usize
     }
 
-    /// The start of a sample along each axis.
+    /// Returns the start of a sample along each axis that has a column.
     pub fn start(&self, sample: u64) -> &[i64] {
         self.split(self.row(sample)).1
     }
 
-    /// How many samples have windows with elements that they may not touch, which are filled.
+    /// Returns the number of samples whose windows reach beyond their segment. The elements there are filled.
     pub fn outside(&self) -> u64 {
         self.outside
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the table takes.
     pub fn bytes(&self) -> u64 {
         self.table.bytes() + self.kept.as_ref().map_or(0, |kept| kept.bytes())
     }
 
-    /// A text that stands for all starts, in checkpoints.
+    /// Returns a text that identifies all starts by hashes, for checkpoints.
     pub fn described(&self) -> String {
         let hash = self.table.digest();
         match &self.kept {
@@ -164,13 +165,13 @@ impl TableStarts {
     }
 }
 
-/// Whether a start is so far from the region that it is a mistake.
+/// Whether a start is farther than [`MAX_OUTSIDE`] from the region, which must be a mistake.
 fn is_far(axis: &Axis, start: i64) -> bool {
     let (from, to) = axis.region();
     !(from - MAX_OUTSIDE..=to + MAX_OUTSIDE).contains(&start)
 }
 
-/// Whether all windows of a sample with this start lie in the region, and in one segment of it.
+/// Whether all windows of a sample with this start lie in one segment of the region.
 fn fits(axis: &Axis, start: i64) -> bool {
     if is_far(axis, start) {
         return false;
@@ -180,7 +181,7 @@ fn fits(axis: &Axis, start: i64) -> bool {
     from <= first && end <= to
 }
 
-/// The error of a row that no policy allows.
+/// Returns the error for a row whose start is too far from the region under any policy.
 fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
     let (from, to) = axis.region();
     Error::value(format!(
@@ -190,7 +191,7 @@ fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
     ))
 }
 
-/// The error of a row that starts at `start` along an axis, which isn't allowed.
+/// Returns the error for a row whose windows reach out of bounds, which the policy forbids.
 fn outside(row: usize, axis: &Axis, start: i64) -> Error {
     let (from, to) = axis.region();
     let across = if axis.bounds.len() > 2 { " or across a break" } else { "" };

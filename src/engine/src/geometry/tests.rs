@@ -120,7 +120,7 @@ fn channels_of_one_array() {
     assert_eq!(of(&images, r#"{"act": 1}"#, &both), Ok(vec!["c".into(), "k".into()]));
     assert_eq!(of(&images, r#"["c", "y"]"#, &[("img", 18)]), Ok(vec!["y+c".into(), String::new()]));
     assert_eq!(of(&images, "[]", &[("img", 1), ("act", 1)]), Ok(vec![String::new(), String::new()]));
-    // Samples are cut along it.
+    // Channels along a dimension that samples are cut along.
     assert_eq!(of(&images, "\"t\"", &[("act", 10)]), Ok(vec![String::new(), "t".into()]));
     let square = [array("img", &[("t", 10), ("y", 3), ("x", 3), ("c", 3)])];
     for (arrays, channels, mean, words) in [

@@ -4,7 +4,7 @@ use super::tests::{array, at, era5, shapes};
 use super::*;
 use crate::spec::{DimKey, OutOfBounds, Pick, Segments};
 
-/// The starts along the first axis of a dimension of 20.
+/// Returns the starts of samples along a dimension of 20 elements.
 fn starts(spec: Spec) -> Result<Vec<i64>> {
     let g = Geometry::new(&spec, &[array("a", &[("t", 20)])])?;
     Ok((0..g.samples).map(|index| g.start(Sample::new(0, index))[0].at).collect())
@@ -61,7 +61,7 @@ fn only_windows_that_are_read_count() {
         let expected: Vec<i64> = grid.iter().filter(fits).copied().collect();
         assert_eq!(starts(spec(offsets, OutOfBounds::Drop)).unwrap(), expected, "{offsets:?}");
     }
-    // With breaks: all windows on one side of each, whichever side the start is on.
+    // With breaks: all windows lie on one side of each break. The start may lie on the other side.
     let with = |offsets: &[i64], policy| {
         spec(offsets, policy).with(|s| {
             s.samples.breaks = vec![8].into();
@@ -70,7 +70,8 @@ fn only_windows_that_are_read_count() {
     };
     assert_eq!(starts(with(&[-5], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 10, 13, 14, 15]);
     assert_eq!(starts(with(&[-5, -4], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 13, 14, 15]);
-    // A sample that "drop" keeps is read whole under "pad" too; of others, what lies on the side of their start.
+    // A sample that "drop" keeps is read whole under "pad" too. Of any other sample, only the elements on its start's
+    // side of the break are read.
     let axis = &Geometry::new(&with(&[-5], OutOfBounds::Pad), &[array("a", &[("t", 20)])]).unwrap().axes[0];
     assert_eq!([10, 11, 12, 13].map(|s| axis.segment(axis.start(s - 1).segment)), [(1, 8), (8, 16), (8, 16), (8, 16)]);
     assert_eq!([1, 5, 6, 7, 8].map(|s| axis.segment(axis.start(s - 1).segment)), [(1, 8); 5]);
@@ -165,7 +166,7 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
             *seen.entry((start[1], start[2])).or_insert(0u32) += 1;
         }
     }
-    // 3 x 7 places, each a thousand times but for the noise of drawing.
+    // 3 x 7 places, each drawn about a thousand times.
     assert_eq!(seen.len(), 21);
     assert!(seen.keys().all(|&(lat, lon)| (1..=3).contains(&lat) && (0..=6).contains(&lon)));
     assert!(seen.values().all(|&n| n.abs_diff(1000) < 160), "{seen:?}");

@@ -1,9 +1,10 @@
 //! A lane: a CUDA stream, a staging buffer, a workspace, and a thread that runs waves one after the other.
 //!
-//! A wave is copied, decoded and assembled by one sequence of asynchronous calls with two waits: until the page-locked
-//! memory may be used again, and until all is done. Then the results of the decoders are checked. The CPU decodes again
-//! what they refused, which tells damaged data from the limits of a decoder. The driver is called no more often than is needed: its
-//! calls delay those of the thread that launches a model's kernels.
+//! A wave is copied, decoded and assembled by one sequence of asynchronous calls. The thread waits twice: until the
+//! page-locked memory may be used again, and until everything has ended. Then it checks the results of the decoders.
+//! If a decoder refused a chunk, the CPU decodes it: so damaged data are told apart from the limits of a decoder.
+//! The thread calls the driver as rarely as it can, because each call delays the thread that launches a model's
+//! kernels.
 //!
 //! `unsafe` is allowed here: device addresses come from the scheduler's arenas and the lane's own buffers, which live
 //! until the lane is gone.
@@ -29,7 +30,7 @@ use crate::messages::{Content, GroupId, Outcome, Shared, Wave, WaveChunk, WaveDo
 use crate::nvtx;
 use crate::stats::Stats;
 
-/// Copies plain values to new device memory, and waits.
+/// Copies plain values to new device memory, and waits until they are there.
 pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
     let bytes = std::mem::size_of_val(values);
     let buffer = DeviceBuffer::alloc(device, bytes.max(1))?;
@@ -45,8 +46,8 @@ pub(super) struct Lane {
     index: usize,
     device: Arc<Device>,
     stream: Stream,
-    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly. A wave without chunks has no
-    /// copies, and one whose chunks are decoded has no decoding.
+    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly. `copied` is
+    /// not recorded if the wave has no chunks, and `decoded` is not recorded if no chunk needs decoding.
     begun: Event,
     copied: Event,
     decoded: Event,
@@ -55,11 +56,14 @@ pub(super) struct Lane {
     decoder: Decoder,
     tables: Tables,
     module: Arc<Module>,
+    /// Device address of the operations.
     ops: u64,
-    /// Of the NaNs that a wave replaced; `None` if no operation replaces any.
+    /// Count the NaNs that a wave replaced; `None` if no operation replaces NaNs.
     counters: Option<Counters>,
+    /// Holds a chunk that the CPU decodes, until it is copied to its slot. All lanes share it. `None` if the GPU
+    /// decodes nothing.
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
-    /// Chunks of the wave that the CPU decoded because the GPU could not.
+    /// How many chunks of the wave the CPU decoded because the GPU could not.
     fell_back: u64,
     shared: Shared,
 }
@@ -98,7 +102,7 @@ impl Lane {
         })
     }
 
-    /// Updates the counters of chunks. Chunks that decode threads decoded beforehand are counted already.
+    /// Adds the wave's chunks to the reader's counters. Chunks that decode threads have decoded are counted already.
     fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
         let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
         for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
@@ -128,7 +132,7 @@ impl Lane {
         let result = self.steps(&mut wave, &mut groups, &mut outcomes);
         self.count(&wave, &outcomes, result.is_ok());
         if result.is_err() {
-            // Nothing may be in flight from memory that is about to be reused.
+            // The memory is about to be used again, so no copy from it may be in flight.
             let _ = self.stream.synchronize();
         }
         if !groups.is_empty() {
@@ -223,8 +227,8 @@ impl Lane {
     fn copy(&mut self, wave: &Wave, sorted: &Sorted) -> Result<()> {
         for &i in &sorted.direct {
             let chunk = &wave.chunks[i];
-            // SAFETY: the bytes are kept until they were copied; the slot has room for the decoded chunk, whose length
-            // the read was checked against.
+            // SAFETY: the scheduler keeps the bytes until they are copied; the slot has room for the decoded chunk, and
+            // it was checked that the bytes are no more.
             unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes.len)? };
         }
         for &(from, offset, len) in &sorted.copies {
@@ -247,7 +251,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts copying pieces of the staging buffer to their slots.
+    /// Enqueues copies of pieces from the staging buffer to their slots.
     fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
         let (n, base) = (pieces.len(), self.staging.ptr());
         let [copies, tiles] = self.tables.capacity().copies(n);
@@ -267,11 +271,13 @@ impl Lane {
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
     }
 
-    /// Decodes a chunk on the CPU and copies it to its slot. Waits. Nobody may write the chunk's bytes meanwhile.
+    /// Decodes a chunk on the CPU, copies it to its slot, and waits for the copy. Nobody may write the chunk's encoded
+    /// bytes meanwhile.
     fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
         let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
+        // SAFETY: either the chunk was not reported as copied, so the scheduler keeps its bytes, or the caller owns
+        // them.
         let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
         self.shared.chunk_index.decode(chunk.id, bytes, out)?;
@@ -280,7 +286,7 @@ impl Lane {
         self.stream.synchronize()
     }
 
-    /// Writes index outputs, and runs the jobs of all chunks that did not fail, and the ready jobs.
+    /// Enqueues the writing of index outputs, the jobs of all chunks that did not fail, and the ready jobs.
     fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
         let _range = nvtx::range(c"dali_zarr assemble");
         if let Some(counters) = &self.counters {
@@ -303,7 +309,8 @@ impl Lane {
         let jobs = good
             .flat_map(|(c, _)| &wave.assembly.jobs[c.jobs.clone()])
             .chain(&wave.assembly.jobs[wave.ready_jobs.clone()]);
-        // SAFETY: sources are slots with decoded chunks, destinations outputs that are lent to this reader. Both stay until the wave has ended.
+        // SAFETY: sources are slots with decoded chunks, destinations outputs that are lent to this reader. Both stay
+        // until the wave has ended.
         let jobs = unsafe { start_plain_copies(&self.stream, jobs, &self.shared.ops)? };
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
@@ -317,7 +324,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts up to [`MAX_JOBS`] jobs: those of channels by a launch of their own.
+    /// Enqueues at most [`MAX_JOBS`] jobs. Jobs whose operation has a table of channels go in a second launch.
     fn launch(&mut self, jobs: &[&Job]) -> Result<()> {
         let n = jobs.len();
         let [table, starts] = self.tables.jobs(n);
@@ -326,7 +333,7 @@ impl Lane {
         for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(others.iter().chain(&by_channel)) {
             *to = **job;
         }
-        // Of each launch, one after the other.
+        // The tiles of the first launch, then those of the second.
         let (first, second) = self.tables.values::<u32>(starts, n + 2).split_at_mut(others.len() + 1);
         let totals = [prefix_sum(first, &others)?, prefix_sum(second, &by_channel)?];
         self.tables.send(&self.stream, table.until(starts))?;
@@ -336,23 +343,24 @@ impl Lane {
             ops: self.ops,
             counters: self.counters.as_ref().map(Counters::address),
         };
-        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations outputs
-        // that are lent to this reader, in which no two jobs write the same element.
+        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations
+        // outputs that are lent to this reader, in which no two jobs write the same element.
         unsafe { self.module.launch_assemble(&self.stream, &arrays, others.len() as u32, totals[0])? };
         let behind = AssembleArrays {
             jobs: arrays.jobs + (others.len() * size_of::<Job>()) as u64,
             tile_start: arrays.tile_start + (others.len() + 1) as u64 * 4,
             ..arrays
         };
-        // SAFETY: as above; the tables of operations lie beside them as long as the lane lives.
+        // SAFETY: as above; the operations' tables of channels are in device memory as long as the lane lives.
         unsafe { self.module.launch_channels(&self.stream, &behind, by_channel.len() as u32, totals[1]) }
     }
 
-    /// Decodes on the CPU what the GPU's decoders refused. Then all jobs run again, since those of refused bytes were counted too.
+    /// Decodes on the CPU the chunks that the GPU's decoders refused. Then runs all jobs of the wave again and waits:
+    /// the first run counted NaNs in the refused chunks too, and the second one counts from zero.
     fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
         let refused = self.decoder.failed(&mut self.tables, &sorted.streams);
         for &i in &refused {
-            // Its page-locked memory may be in use for other chunks by now. So the chunk is read from the store again.
+            // The chunk's page-locked memory may hold other chunks by now. So the chunk is read from the store again.
             outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);
             if outcomes[i].is_err() {
                 continue;
@@ -367,7 +375,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Reads a chunk again and decodes it on the CPU.
+    /// Reads a chunk from its store again and decodes it on the CPU.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
         let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len, chunk.version.as_ref())?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
@@ -376,7 +384,7 @@ impl Lane {
     }
 }
 
-/// The tiles of the jobs before each, and of all, which it returns.
+/// Writes to `tiles` the number of tiles before each job, then the number of all tiles. Returns the latter.
 fn prefix_sum(tiles: &mut [u32], jobs: &[&Job]) -> Result<u32> {
     tiles[0] = 0;
     for (k, job) in jobs.iter().enumerate() {
@@ -390,7 +398,7 @@ fn prefix_sum(tiles: &mut [u32], jobs: &[&Job]) -> Result<u32> {
     Ok(tiles[jobs.len()])
 }
 
-/// Sets the order of a chunk's bytes in its jobs.
+/// Tells the jobs of a chunk in which order its decoded bytes lie.
 fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
     let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
     for job in &mut wave.assembly.jobs[jobs.clone()] {

@@ -35,13 +35,14 @@ pub(crate) struct Gpu {
     /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
     pub gds_buffer: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
+    /// Registrations with cuFile, then memory. To be dropped in this order, after the lanes and all threads that read.
     pub owned: Vec<Box<dyn Send>>,
 }
 
-/// The streams that chunks with this compression consist of.
+/// Returns the kind of streams that chunks with this compression consist of.
 ///
 /// # Errors
-/// If no decoder of the GPU takes them.
+/// If the GPU has no decoder for them.
 const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'static str> {
     match compression {
         Compression::Zstd | Compression::Blosc(BloscCodec::Zstd, _) => Ok(StreamCodec::Zstd),
@@ -52,7 +53,7 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// What a lane's decoders need for the chunks that the GPU decodes; `None` if it decodes none.
+/// Returns the workspace that a lane's decoders need; `None` if the GPU decodes no chunks.
 ///
 /// # Errors
 /// If a decoder is missing.
@@ -72,10 +73,10 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
     Ok(Some(most))
 }
 
-/// Whether the GPU can decode chunks of up to `decoded` bytes that are packed like this.
+/// Checks that the GPU can decode chunks of up to `decoded` decoded bytes with these codecs.
 ///
 /// # Errors
-/// What to install, or why it can't.
+/// If it can't. The message says why, or what to install.
 pub(crate) fn available(chain: &Chain, decoded: usize) -> Result<()> {
     let zstd = zstd_decoder()?;
     let most = max_decoded(chain);
@@ -133,7 +134,7 @@ fn on_gpu(chunk_index: &ChunkIndex) -> bool {
 /// Reserves the memory and starts the lanes.
 ///
 /// # Errors
-/// If memory can't be had, or the device fails.
+/// If there isn't enough memory, or the device fails.
 #[allow(unsafe_code, reason = "cuFile keeps the addresses of buffers")]
 pub(crate) fn open(
     device: &Arc<Device>,
@@ -153,11 +154,11 @@ pub(crate) fn open(
         false => None,
     };
     let gds_buffer = (b.gds_buffer > 0).then(|| DeviceBuffer::alloc(device, b.gds_buffer)).transpose()?;
-    // The registration comes first, so that it ends before the memory is freed.
+    // Registrations come first in the list, so that they end before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {
         for buffer in [Some(&slots), gds_buffer.as_ref()].into_iter().flatten() {
-            // SAFETY: the buffer is freed after the registration, and that when all threads that read are gone.
+            // SAFETY: `owned` is dropped when all threads that read are gone, and the registration before the buffer.
             owned.push(Box::new(unsafe { cufile.register(device, buffer.ptr(), buffer.len()) }));
         }
     }
@@ -178,7 +179,7 @@ pub(crate) fn open(
     Ok(Gpu { owned, ..gpu })
 }
 
-/// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
+/// Returns the kinds of streams that the GPU decodes, each with the decoded bytes of the largest chunk that has them.
 fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {

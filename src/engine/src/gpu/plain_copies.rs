@@ -1,5 +1,5 @@
-//! Jobs that only copy contiguous bytes. The device's copy engine does the large ones, beside a model's kernels. `dz_assemble` would
-//! take multiprocessors from these.
+//! Jobs that only copy contiguous bytes. The device's copy engine runs the large ones. It works beside a model's
+//! kernels, while `dz_assemble` would take multiprocessors from them.
 //!
 //! `unsafe` is allowed here: chunks and outputs are copied by address.
 
@@ -11,20 +11,21 @@ use crate::assemble::copied_bytes;
 use crate::error::Result;
 use crate::gpu::driver::{Stream, copy_device_async};
 
-/// Shorter copies are left to the kernel: it takes 2 microseconds for so many bytes (H200), no longer than the call to the driver that each of
-/// the others is.
+/// The copy engine runs copies of at least this many bytes. The kernel runs shorter ones: it copies this many bytes in
+/// 2 microseconds (H200), which is no longer than the call to the driver that a copy of its own needs.
 pub(super) const MIN_COPY: usize = 1 << 20;
 
-/// Starts the jobs that are long plain copies. Returns the other jobs.
+/// Enqueues the jobs that are plain copies of at least [`MIN_COPY`] bytes. Returns the other jobs.
 ///
-/// Neighbouring copies are not joined: their destinations may be two allocations, which the driver takes for no range.
+/// Neighbouring copies are not joined: their destinations may lie in two allocations, and the driver accepts no range
+/// across both.
 ///
 /// # Errors
 /// If the driver refuses, or an earlier operation failed.
 ///
 /// # Safety
-/// What the jobs read and write is device memory that stays valid until the stream has passed this point. They read no memory that
-/// others of them write.
+/// The jobs read and write device memory that stays valid until the stream has passed this point. No job reads memory
+/// that another one writes.
 pub(super) unsafe fn start_plain_copies<'a>(
     stream: &Stream,
     jobs: impl Iterator<Item = &'a Job>,

@@ -1,4 +1,4 @@
-//! Splits the chunks of a wave into streams for the decoders and pieces that are only copied, and plans their copies to
+//! Splits the chunks of a wave into streams that are decoded and pieces that are only copied, and plans the copies to
 //! the device.
 //!
 //! `unsafe` is allowed here: the page-locked bytes of chunks are read on the host.
@@ -17,51 +17,55 @@ use crate::messages::{Content, Wave};
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Which chunk of the wave.
+    /// The index of its chunk in the wave.
     pub chunk: usize,
     pub codec: StreamCodec,
-    /// Its first byte in the staging buffer, and its bytes.
+    /// Where it begins in the staging buffer.
     pub offset: usize,
+    /// Encoded bytes.
     pub len: usize,
-    /// The first byte of its output in the chunk's slot, and the bytes that it must decode to.
+    /// Where its output begins in the chunk's slot.
     pub to: usize,
+    /// The bytes that it must decode to.
     pub decoded: usize,
+    /// The checksum of the decoded bytes, if the stream has one.
     pub checksum: Option<Checksum>,
-    /// Of a zstd frame.
+    /// The plan of a zstd frame that this project's kernels decode.
     pub plan: Option<FramePlan>,
 }
 
 /// Bytes to be copied from the staging buffer to a slot.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// Which chunk of the wave.
+    /// The index of its chunk in the wave.
     pub chunk: usize,
     /// Where it begins in the staging buffer.
     pub offset: usize,
     /// Where it goes in the chunk's slot.
     pub to: usize,
+    /// Bytes.
     pub len: usize,
 }
 
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct Sorted {
-    /// By codec, in the order of the wave.
+    /// The streams of all chunks, sorted by codec and then by chunk.
     pub streams: Vec<Stream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
-    /// Large chunks that are not encoded: they are copied directly to their slots.
+    /// Indexes of large chunks that are not encoded: they are copied directly to their slots.
     pub direct: Vec<usize>,
-    /// Chunks that the GPU can't decode, or that look damaged.
+    /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
     pub refused: Vec<usize>,
-    /// Copies to the staging buffer: source, offset, bytes.
+    /// Copies to the staging buffer: source address, offset in the staging buffer, bytes.
     pub copies: Vec<(u64, usize, usize)>,
-    /// The order of each chunk's bytes in its slot.
+    /// For each chunk, the order of its decoded bytes in its slot.
     pub layouts: Vec<Layout>,
 }
 
-/// Decides for each chunk how it is copied to the device, and plans a staging buffer of `room` bytes. `decodable` says
-/// whether this lane has a decoder, and memory, for a stream.
+/// Decides for each chunk how it is copied to the device, and where it goes in a staging buffer of `room` bytes.
+/// `decodable` says whether this lane has a decoder and enough memory for a stream.
 pub(super) fn sort(
     wave: &Wave,
     chunk_index: &ChunkIndex,
@@ -71,7 +75,7 @@ pub(super) fn sort(
 ) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-    // Chunks of one read lie beside each other. In the order of addresses their copies merge.
+    // Chunks of one read lie next to each other. Sorted by address, their copies merge.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
     let mut split_chunk = SplitChunk::default();
@@ -84,12 +88,12 @@ pub(super) fn sort(
             }
             Content::Decoded => (0, chunk.bytes.len),
             Content::Encoded => {
-                // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
+                // SAFETY: the scheduler keeps the bytes until it hears that they are copied.
                 let bytes = unsafe { chunk.bytes.bytes() };
                 let format = &chunk_index.part(chunk.id).format;
                 let known =
                     format.packed().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
-                // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
+                // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &ChunkStream| fits(p) && (p.codec.is_none() || decodable(p));
                 if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
@@ -98,7 +102,7 @@ pub(super) fn sort(
                 }
                 let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
                 let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
-                // An oversized chunk: it is the only one of its wave.
+                // The chunk is larger than the staging buffer. The scheduler gave it a wave of its own.
                 if end - start > room {
                     sorted.refused.push(i);
                     continue;
@@ -108,7 +112,7 @@ pub(super) fn sort(
         };
         let from = chunk.source + start as u64;
         let offset = match sorted.copies.last_mut() {
-            // It follows the last one, with a gap no larger than the padding would be.
+            // This range follows the last copy, with a gap that is no larger than the padding between two copies.
             Some((source, offset, bytes))
                 if from >= *source + *bytes as u64
                     && from - *source <= rounded(*bytes) as u64
@@ -171,8 +175,8 @@ mod tests {
             std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
             out.finish().unwrap()
         };
-        // A long header is not copied. A stream of incompressible bytes is, though it is a little longer than its
-        // output.
+        // The first chunk has a long header, which is not copied, and incompressible bytes: its stream is a little
+        // longer than its output. The third chunk has more bytes behind its stream.
         let encoded = [gzip(0, 60_000), gzip(3, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
         let mut wave = Wave::default();
         for (i, bytes) in encoded.iter().enumerate() {

@@ -1,6 +1,7 @@
-//! The tables of a lane: small arrays that go with a wave. A block of page-locked memory and one of device memory have
-//! the same layout. Arrays that are needed together lie one behind the other, so that one copy sends them all: each copy is a call
-//! to the driver, whose locks the threads of the training process need too.
+//! The tables of a lane: small arrays with the arguments and the results of a wave's kernels. A block of page-locked
+//! memory and a block of device memory have the same layout. Arrays that are needed together lie one behind the other,
+//! so that one copy sends them all. Each copy is a call to the driver, and takes locks that the training process needs
+//! too.
 //!
 //! `unsafe` is allowed here: the page-locked block is written as arrays of plain values.
 
@@ -17,19 +18,19 @@ use crate::gpu::driver::{
 use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
 use dali_zarr_kernels::{ChecksumJob, ChecksumResult, CopyJob, Job};
 
-/// Bytes for index outputs, sent at a time.
+/// Bytes of the table of index outputs: at most this many are sent at a time.
 pub(super) const UPLOADS: usize = 64 << 10;
 
-/// What one round may hold.
+/// How much one round of decoding may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Capacity {
-    /// Streams, or pieces.
+    /// Streams to decode, or pieces to copy.
     pub streams: usize,
     /// Blocks of zstd frames.
     pub blocks: usize,
 }
 
-/// One array in the blocks.
+/// The place of one array in the two blocks, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Array {
     offset: usize,
@@ -46,42 +47,44 @@ impl Array {
 /// The arrays of one round of streams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// 64 bits for each stream: its address, its bytes, the room for its output, the output's address.
+    /// Arrays of 64 bits for each stream: its address, its bytes, the room for its output, the output's address.
     pub inputs: [Array; 4],
-    /// What kind of stream each is, 32 bits.
+    /// The [`dali_zarr_kernels::StreamKind`] of each stream, 32 bits.
     pub kinds: Array,
     /// The checksums to be verified.
     pub checksums: Array,
     /// The bytes that each stream decoded to, 64 bits.
     pub out_sizes: Array,
-    /// The status of each, 32 bits.
+    /// The decoder's status for each stream, 32 bits; 0: it was decoded.
     pub statuses: Array,
-    /// What the verification of each checksum found.
+    /// The result of verifying each checksum.
     pub mismatches: Array,
 }
 
 impl Round {
-    /// What goes to the device before the decoders run.
+    /// The arrays that are copied to the device before the decoders run.
     pub fn sent(&self) -> Array {
         self.inputs[0].until(self.checksums)
     }
 
-    /// What comes from it afterwards.
+    /// The arrays that are copied from the device afterwards.
     pub fn received(&self) -> Array {
         self.out_sizes.until(self.mismatches)
     }
 }
 
-/// Bytes for each stream that are sent to decoders, that they give back, and with which pieces are copied. The others of
-/// [`TABLE_PER_STREAM`] are for zstd frames.
+/// Bytes for each stream in the arrays that are sent to the device.
 const SENT: usize = 5 * 8 + size_of::<ChecksumJob>();
+/// Bytes for each stream in the arrays that are received from the device.
 const RECEIVED: usize = 2 * 8 + size_of::<ChecksumResult>();
+/// Bytes for each piece that is copied. The rest of [`TABLE_PER_STREAM`] is for zstd frames.
 const GATHERED: usize = size_of::<CopyJob>() + 8;
 const _: () = assert!(SENT + RECEIVED + GATHERED + size_of::<Frame>() <= TABLE_PER_STREAM);
 const _: () = assert!(size_of::<Block>() + 8 + size_of::<BlockResult>() <= TABLE_PER_BLOCK);
 
 impl Capacity {
-    /// Arrays of so many bytes, one behind the other, in the part of the blocks that begins at `from` and ends at `to`.
+    /// Places arrays of `bytes` bytes one behind the other, each at a multiple of 8, between the offsets `from` and
+    /// `to` of the blocks. Panics if they don't fit.
     fn packed<const N: usize>(from: usize, to: usize, bytes: [usize; N]) -> [Array; N] {
         let mut at = from;
         let arrays = bytes.map(|len| {
@@ -89,17 +92,18 @@ impl Capacity {
             at += len.next_multiple_of(8);
             array
         });
-        // The last array may end anywhere.
+        // The last array needs no padding behind it.
         assert!(arrays.iter().all(|array| array.offset + array.len <= to), "tables that are too small");
         arrays
     }
 
-    /// The part of the blocks with room for these bytes of each stream, `before` bytes of each behind their beginning.
+    /// Places arrays in the part of the blocks that has `each` bytes for every stream. The parts before it have
+    /// `before` bytes for every stream.
     fn per_stream<const N: usize>(&self, before: usize, each: usize, bytes: [usize; N]) -> [Array; N] {
         Self::packed(before * self.streams, (before + each) * self.streams, bytes)
     }
 
-    /// The arrays of a round of `n` streams, of which so many have checksums.
+    /// Returns the arrays of a round of `n` streams. `checksums` of the streams have a checksum.
     pub fn round(&self, n: usize, checksums: usize) -> Round {
         let (jobs, results) = (checksums * size_of::<ChecksumJob>(), checksums * size_of::<ChecksumResult>());
         let [in_ptrs, in_sizes, out_caps, out_ptrs, kinds, checksums] =
@@ -108,25 +112,26 @@ impl Capacity {
         Round { inputs: [in_ptrs, in_sizes, out_caps, out_ptrs], kinds, checksums, out_sizes, statuses, mismatches }
     }
 
-    /// So many copies, and one entry of 32 bits more for the tiles before each.
+    /// Returns the arrays for `n` copies: the [`CopyJob`]s, and `n + 1` numbers of 32 bits, the prefix sum of their
+    /// tiles.
     pub fn copies(&self, n: usize) -> [Array; 2] {
         self.per_stream(SENT + RECEIVED, GATHERED, [n * size_of::<CopyJob>(), (n + 1) * 4])
     }
 
-    /// Of zstd: frames, blocks, indexes of the blocks that are entropy-coded, and what is found for each block.
+    /// Returns the arrays for zstd: frames, blocks, indexes of the compressed blocks, and the result for each block.
     pub fn zstd(&self, frames: usize, blocks: usize) -> [Array; 4] {
         let bytes =
             [frames * size_of::<Frame>(), blocks * size_of::<Block>(), blocks * 4, blocks * size_of::<BlockResult>()];
         Self::packed((SENT + RECEIVED + GATHERED) * self.streams, self.end_of_rounds(), bytes)
     }
 
-    /// Where the tables of decoders end, and those of jobs begin.
+    /// The offset at which the tables of decoders end and those of jobs begin.
     fn end_of_rounds(&self) -> usize {
         self.streams * TABLE_PER_STREAM + self.blocks * TABLE_PER_BLOCK
     }
 }
 
-/// The tables of one lane: the page-locked block, and its twin on the device.
+/// The tables of one lane: the page-locked block, and the block on the device.
 pub(super) struct Tables {
     host: PinnedBuffer,
     device: DeviceBuffer,
@@ -140,21 +145,24 @@ impl Tables {
         Ok(Self { host: PinnedBuffer::alloc(device, len)?, device: DeviceBuffer::alloc(device, len)?, capacity })
     }
 
-    /// What one round may hold.
+    /// How much one round of decoding may hold.
     pub fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// So many jobs, and the starts of their tiles in two launches. Index outputs are behind them.
+    /// Returns the arrays for `n` jobs: the jobs, and the prefix sums of their tiles for two launches. The table of
+    /// index outputs lies behind them.
     pub fn jobs(&self, n: usize) -> [Array; 2] {
         Capacity::packed(self.capacity.end_of_rounds(), self.uploads().offset, [n * size_of::<Job>(), (n + 2) * 4])
     }
 
+    /// The table of index outputs.
     pub fn uploads(&self) -> Array {
         Array { offset: self.host.len() - UPLOADS, len: UPLOADS }
     }
 
-    /// The first `n` values of an array in host memory, to be written. Nothing may be in flight from it.
+    /// The first `n` values of an array in host memory, to be written, or read after [`Self::receive`]. No copy from or
+    /// to the array may be in flight.
     pub fn values<T: Copy>(&mut self, array: Array, n: usize) -> &mut [T] {
         assert!(
             n * size_of::<T>() <= array.len && array.offset.is_multiple_of(align_of::<T>()),
@@ -170,26 +178,26 @@ impl Tables {
         self.device.ptr() + array.offset as u64
     }
 
-    /// Starts copying an array to the device.
+    /// Enqueues the copy of an array to the device.
     pub fn send(&self, stream: &Stream, array: Array) -> Result<()> {
         self.send_to(stream, array, 0, self.address(array), array.len)
     }
 
-    /// Starts copying `bytes` of an array, from `from` on, to some device memory.
+    /// Enqueues a copy of `bytes` bytes of an array, from its byte `from` on, to the device address `to`.
     pub fn send_to(&self, stream: &Stream, array: Array, from: usize, to: u64, bytes: usize) -> Result<()> {
         assert!(from + bytes <= array.len, "a copy beyond its table");
-        // SAFETY: the source lies in the page-locked block, which lives as long as the lane; the destination is this
-        // block's twin or an output that was lent with room for it.
+        // SAFETY: the source lies in the page-locked block, which lives as long as the lane; the destination is the
+        // block on the device or an output that was lent with room for the bytes.
         unsafe { copy_to_device_async(stream, to, self.host.ptr().add(array.offset + from), bytes) }
     }
 
-    /// Starts copying an array from the device.
+    /// Enqueues the copy of an array from the device.
     pub fn receive(&mut self, stream: &Stream, array: Array) -> Result<()> {
         // SAFETY: as for `send`, in the other direction.
         unsafe { copy_to_host_async(stream, self.host.ptr().add(array.offset), self.address(array), array.len) }
     }
 
-    /// The arrays of a round for decoders, from stream number `first` on.
+    /// Returns the device addresses of a round's arrays, from stream number `first` on.
     pub fn decode_arrays(&self, round: &Round, first: usize) -> DecodeArrays {
         let at = |array: Array, size: usize| self.address(array) + (first * size) as u64;
         let [in_ptrs, in_sizes, out_caps, out_ptrs] = round.inputs;
@@ -205,7 +213,7 @@ impl Tables {
     }
 }
 
-/// Jobs in one launch.
+/// The most jobs in one launch: the table of jobs has room for them and for [`UPLOADS`].
 pub(super) const MAX_JOBS: usize = (JOB_TABLE - UPLOADS - 4096) / (size_of::<Job>() + 4);
 
 #[cfg(test)]

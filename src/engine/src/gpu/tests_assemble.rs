@@ -1,4 +1,4 @@
-//! `dz_assemble` against its host twin, over random boxes and operations; and how fast a plain copy is.
+//! Compares `dz_assemble` with the same code on the host, for random boxes and operations, and measures how fast it is.
 //!
 //! `unsafe` is allowed here: kernels are launched on buffers of the test.
 
@@ -12,10 +12,11 @@ use crate::gpu::plain_copies::{MIN_COPY, start_plain_copies};
 use dali_zarr_kernels::{Job, Layout, NORM_TABLE, Op, Shuffle, Source, TILE, host};
 use std::time::Instant;
 
-/// Counters of replaced NaNs.
+/// The number of counters of replaced NaNs.
 const COUNTERS: usize = 3;
 
-/// An operation, and its missing values if it has many. `fills`: it may replace NaNs.
+/// Makes a random operation, and returns its missing values too if they don't fit in it. It replaces NaNs only if
+/// `fills` is set.
 fn op(random: &mut Random, fills: bool) -> (Op, Vec<f64>) {
     let dtypes = DType::ALL;
     let src = dtypes[random.below(12) as usize];
@@ -69,7 +70,8 @@ fn op(random: &mut Random, fills: bool) -> (Op, Vec<f64>) {
     }
 }
 
-/// A box, its source reaching over less than `src_len` elements, and the elements of output that it spans.
+/// Makes a random box whose source spans fewer than `src_len` elements. Also returns the elements that its output
+/// spans.
 fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
     let ndim = 1 + random.below(4) as usize;
     let mut job = Job::new(0, 0, (0..ndim).map(|_| (1, 0, 0)));
@@ -100,14 +102,15 @@ fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
     if src as u64 >= src_len {
         return random_box(random, src_len);
     }
-    // In elements, for now: the caller knows the addresses and the element sizes.
+    // `src` and `dst` count elements for now. The caller, which knows addresses and element sizes, changes them.
     job.src = (-lowest) as u64 + random.below((src_len - src as u64).min(9));
     job.dst = random.below(5);
     let span = job.dst + dst as u64;
     (job, span)
 }
 
-/// A shuffle for a chunk of `len` bytes of elements of `size`: mostly one that fits them, as writers choose it.
+/// Makes a random shuffle for a chunk of `len` bytes with elements of `size` bytes. Its elements mostly have the same
+/// size, as writers choose it.
 fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
     let typesize = if random.below(4) > 0 { size as u64 } else { 1 + random.below(255) };
     let blocksize = match random.below(4) {
@@ -125,7 +128,8 @@ fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
     }
 }
 
-/// Runs jobs, by the kernel of channels if they have some, else by the one that replaces NaNs if `fills` is set. Returns how many were.
+/// Runs jobs: by `dz_assemble_channels` if their operations have tables of channels, else by `dz_assemble_fill` if
+/// `fills` is set, else by `dz_assemble`. Returns the counters of replaced NaNs.
 fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
     let mut starts = vec![0u32];
     for job in jobs {
@@ -142,7 +146,8 @@ fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
         ops: ops.ptr(),
         counters: fills.then_some(counters.ptr()),
     };
-    // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
+    // SAFETY: the arrays are as described, and the stream is synchronised before they are freed; the caller vouches for
+    // the boxes.
     unsafe {
         match by_channel {
             true => gpu.module.launch_channels(&gpu.stream, &arrays, n, tiles).unwrap(),
@@ -161,7 +166,7 @@ fn gpu_assemble_agrees_with_the_host() {
     for round in 0..12u64 {
         let mut random = Random(round * 7919 + 1);
         let mut source = random.bytes(SRC);
-        // Values that matter: small numbers, which random bits of floats seldom are.
+        // Ordinary numbers: floats with random bits are seldom small.
         for (i, value) in source.chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 3 == 0) {
             value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
         }
@@ -176,7 +181,7 @@ fn gpu_assemble_agrees_with_the_host() {
             job.op = index as u32;
             job.src *= src.size() as u64;
             if random.below(2) == 0 {
-                // The chunk's end is not always one of an element or a block.
+                // The chunk doesn't always end where an element or a block ends.
                 let nbytes = SRC - random.below(64) as usize;
                 job.layout = random_layout(&mut random, nbytes, src.size());
                 (job.src_offset, job.src) = (job.src as u32, 0);
@@ -217,7 +222,8 @@ fn gpu_assemble_agrees_with_the_host() {
     }
 }
 
-/// Boxes of channels of every kind: types that have code of their own and others, chunks in their order, shuffled, and missing.
+/// Boxes of channels of every kind: types with and without specialised code; chunks that are not shuffled, shuffled,
+/// and missing.
 #[test]
 fn gpu_channels_agree_with_the_host() {
     let Some(gpu) = gpu() else { return };
@@ -322,7 +328,8 @@ fn gpu_copies_what_is_only_copied_and_leaves_the_rest_to_the_kernel() {
         typesize: 4,
         reserved: 0,
     };
-    // Each job has its own part of the outputs. Neighbours in the source are neighbours there too.
+    // Each job writes its own part of the output. Jobs with neighbouring sources have neighbouring
+    // parts.
     let job = |at: u64, src: u64| Job::new(src + 4 * LEN as u64 * at, 8 * LEN as u64 * at, whole(LEN));
     let jobs = |src: u64, dst: u64| -> Vec<Job> {
         let jobs = [
@@ -357,7 +364,7 @@ fn gpu_copies_what_is_only_copied_and_leaves_the_rest_to_the_kernel() {
     assert!(gpu.download(&dst) == expected, "all jobs");
 }
 
-/// Prints bytes read and written per second, beside the driver's own copy.
+/// Prints the bytes read and written per second, and those of the driver's copy for comparison.
 #[test]
 #[ignore = "checks nothing but speed: for measurements"]
 fn gpu_assemble_bandwidth() {

@@ -1,4 +1,4 @@
-//! Copy streams: copies of uncompressed chunks to the device, one stream for each fetch thread.
+//! Copy streams, which copy uncompressed chunks to the device. Each fetch thread has one.
 //!
 //! `unsafe` is allowed here: the scheduler's ranges are copied by address.
 
@@ -11,7 +11,7 @@ use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
 use crate::memory::Span;
 use crate::messages::Upload;
 
-/// A CUDA stream, and the events around the copies enqueued last.
+/// A CUDA stream, and the events before and after the copies that were enqueued last.
 pub(super) struct StreamUpload {
     stream: Stream,
     begun: Event,
@@ -38,7 +38,7 @@ impl Upload for StreamUpload {
         });
         let started = started.and_then(|()| self.copied.record(&self.stream));
         if started.is_err() {
-            // Nobody will ask for the end of the copies that were started.
+            // `copied` is not recorded after the copies that were started, so nobody could wait for them later.
             let _ = self.stream.synchronize();
         }
         started
@@ -58,7 +58,7 @@ impl Upload for StreamUpload {
 
 impl Drop for StreamUpload {
     fn drop(&mut self) {
-        // Memory that is being copied may be freed next. After an error nothing is in flight any more.
+        // The memory of the copies may be freed next. If the device has failed, nothing is in flight any more.
         let _ = self.stream.device().bind().and_then(|()| self.stream.synchronize());
     }
 }

@@ -1,6 +1,6 @@
-//! Executes one read: encoded bytes go from a store or the cache to memory that the scheduler leased. Also reads shard
-//! indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks for
-//! remote ones ([`crate::io::requests`]).
+//! Executes one read: copies encoded bytes from a store or the cache to memory that the scheduler leased. Also reads
+//! shard indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks
+//! for remote ones ([`crate::io::requests`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,13 +18,13 @@ use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
-/// What the cache did not have of a read.
+/// The parts of a read that the cache does not have.
 pub(super) enum CacheMiss {
-    /// There is no cache: everything must be read.
+    /// Everything: there is no cache.
     NoCache,
-    /// One piece. The disk cache may have it in a version that the store must confirm.
+    /// The one piece of the read. The disk cache may have it in a version that the store must confirm.
     Piece(Name, Option<Unvalidated>),
-    /// Some pieces of a range that begins at this offset.
+    /// Some pieces of a merged read that begins at this offset.
     Pieces(u64, Pieces),
 }
 
@@ -35,8 +35,8 @@ struct Fetched {
     from_store: bool,
 }
 
-/// Copies the part of a read that the cache has. Returns the number of bytes if it has all of it. Makes no requests,
-/// but may block on a disk.
+/// Copies what the cache has of a read. Returns the number of bytes of the read if the cache has all of it, otherwise
+/// what is missing. Makes no requests, but may block on a disk.
 pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::Result<Result<usize>, CacheMiss> {
     let Some(cache) = &shared.cache else { return Err(CacheMiss::NoCache) };
     let number = shared.chunk_index.store_number(read.array, read.part);
@@ -58,11 +58,11 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
     }
 }
 
-/// Reads from the store what the cache lacks. Returns the number of bytes of the read, or `None` if the key does not
-/// exist.
+/// Reads from the store what the cache does not have. Returns the number of bytes of the read, or `None` if the key
+/// does not exist.
 ///
 /// # Errors
-/// What is wrong with the value, or with the store.
+/// If the value is damaged, or the store fails.
 pub(super) async fn fetch(
     read: &Read,
     mut to: Lease,
@@ -142,7 +142,7 @@ fn vanished(object: &str) -> Error {
     Error::runtime(format!("expected the object {object}, but found nothing; chunks lie in it"))
 }
 
-/// Waits until a read of so many bytes may begin.
+/// Waits until a read of `bytes` bytes may begin. Without a limiter it may begin at once.
 async fn acquire(limiter: Option<&RequestLimiter>, bytes: usize) -> Option<RequestPermit<'_>> {
     match limiter {
         Some(limiter) => Some(limiter.acquire(bytes).await),
@@ -150,7 +150,7 @@ async fn acquire(limiter: Option<&RequestLimiter>, bytes: usize) -> Option<Reque
     }
 }
 
-/// Reads one value from its store, with the cache in front of it.
+/// The source of one value: its store, with the cache in front of it.
 struct Source<'a> {
     shared: &'a Shared,
     array: u16,
@@ -158,7 +158,7 @@ struct Source<'a> {
     key: &'a str,
     /// As [`Read::object`].
     object: Option<&'a Arc<str>>,
-    /// Bounds the requests to remote stores.
+    /// Limits the requests to a remote store; `None` for a local one.
     limiter: Option<&'a RequestLimiter>,
 }
 
@@ -212,8 +212,8 @@ impl Source<'_> {
         found
     }
 
-    /// Reads one piece of a value, from the cache or the store. `miss` is what a look at the cache found, if there was
-    /// one.
+    /// Reads one piece of a value, from the cache or the store. `None` if the key does not exist. `miss` is the result
+    /// of an earlier look-up in the cache, if there was one.
     async fn piece(
         &self,
         range: ByteRange,
@@ -250,8 +250,8 @@ impl Source<'_> {
         Ok(Some(Fetched { found, from_store: true }))
     }
 
-    /// Reads the pieces that the cache lacks, in as few reads as [`super::Merge`] allows. Returns the bytes of each
-    /// read, or `None` if the key does not exist.
+    /// Reads the pieces that the cache does not have, in as few reads as [`super::Merge`] allows. Returns the bytes of
+    /// each read, or `None` if the key does not exist.
     async fn pieces(
         &self,
         cache: &Cache,

@@ -27,14 +27,14 @@ pub(super) enum LocalRead {
 /// The threads that read local stores. Dropping it waits until they have finished what they began.
 pub(super) struct Threads {
     workers: Workers<LocalRead>,
-    /// One for each thread. Dropping them waits for their copies. So they are dropped after the threads, and before any
-    /// memory is freed.
+    /// One for each thread. Dropping a copy stream waits for its copies. So they are dropped after the threads, and
+    /// before any memory is freed.
     copy_streams: Vec<Arc<Mutex<CopyStream>>>,
 }
 
 impl Threads {
-    /// With `lanes` each thread gets a copy stream to their device. In the `background` the threads leave the cores to those of
-    /// the training process.
+    /// Starts the threads. With `lanes`, each gets a copy stream to their device. With `background`, they leave the
+    /// cores to the threads of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
@@ -70,25 +70,26 @@ impl Threads {
     }
 }
 
-/// So long a thread whose copy is under way waits for another read. Then it sleeps until the copy has ended: to ask the device again and
-/// again would wake the thread, and each question takes a lock of the driver. While there is enough to read, a read comes sooner.
+/// A thread with a copy under way waits for another read for this time. Then it sleeps until the copy has ended. It
+/// doesn't poll: each query would wake the thread and take a lock of the driver. While there is enough to read, a read
+/// comes sooner.
 const NEXT_READ: Duration = Duration::from_micros(100);
 
 /// The copy stream of a thread, and the copy under way.
 struct CopyStream {
     upload: Box<dyn Upload>,
-    /// The read whose uploads are under way, and its bytes.
+    /// The read whose uploads are under way, and its bytes. `None`: no uploads are under way.
     copying: Option<(GroupId, usize)>,
-    /// Why the uploads could not be started.
+    /// Why these uploads could not be started.
     failed: Option<Error>,
 }
 
 impl CopyStream {
-    /// Starts uploads. [`Event::Uploading`] is sent before anything can report their end. False if the scheduler has
+    /// Starts uploads. Sends [`Event::Uploading`] before anything can report their end. False if the scheduler has
     /// ended.
     fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
-        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
-        // the thread ends before, dropping `upload` waits.
+        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all copies
+        // have ended; if the thread ends before, dropping `upload` waits.
         if let Err(e) = unsafe { self.upload.start(copies) } {
             self.failed.get_or_insert(e);
         }
@@ -96,7 +97,7 @@ impl CopyStream {
         shared.events.send(Event::Uploading).is_ok()
     }
 
-    /// Whether uploads have ended and were not reported.
+    /// Whether uploads have ended but are not reported yet.
     fn is_done(&self) -> bool {
         self.copying.is_some() && self.upload.is_done().unwrap_or(true)
     }
@@ -116,8 +117,8 @@ impl CopyStream {
     }
 }
 
-/// One thread. It copies a chunk to the device while it reads the next one. So at most two reads for each thread use
-/// page-locked memory, which stays in the CPU's caches between the read and the copy.
+/// One thread. It reads the next chunk while the device copies the last one. So at most two reads for each thread use
+/// page-locked memory, and the memory stays in the CPU's caches between the read and the copy.
 struct Thread {
     work: Receiver<LocalRead>,
     shared: Shared,
@@ -161,7 +162,7 @@ impl Thread {
         }
     }
 
-    /// Executes a read, and starts its uploads. False if the scheduler has ended.
+    /// Executes a read and starts its uploads. False if the scheduler has ended.
     fn handle(&self, work: LocalRead) -> bool {
         let range = nvtx::range(c"dali_zarr read");
         let (event, uploads) = match work {
@@ -188,7 +189,7 @@ impl Thread {
         };
         drop(range);
         let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
-        // This does not wait long: the bus is faster than one thread reads.
+        // This does not wait long: the bus copies faster than one thread reads.
         if !stream.finish(&self.shared) {
             return false;
         }
@@ -209,7 +210,7 @@ impl Thread {
     }
 }
 
-/// Reads a file to the device by GPUDirect Storage; otherwise as [`fetch`].
+/// As [`fetch`], but reads a file to the device by GPUDirect Storage.
 ///
 /// # Errors
 /// As [`fetch`], and if the device refuses.
@@ -233,8 +234,8 @@ fn fetch_by_gds(
     }
     let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
-    // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of its end; the lease
-    // is this read's.
+    // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of
+    // its end; the lease belongs to this read.
     let result = unsafe {
         match target {
             GdsTarget::Slots => {
@@ -266,7 +267,7 @@ mod tests {
     use crate::spec::Spec;
     use crate::store::tests_hooked::Hooked;
 
-    /// Copies nothing, and says that it is done when it is told to.
+    /// An upload that copies nothing. It is done when the flag is set.
     struct Told(Arc<AtomicBool>);
 
     impl Upload for Told {
@@ -301,7 +302,7 @@ mod tests {
         fn launch(&self, _: usize, _: Wave) {}
     }
 
-    /// What happened, as text: the event and its read.
+    /// Waits for an event, and returns it as text with the number of its read.
     fn next(events: &Receiver<Event>) -> String {
         match events.recv_timeout(Duration::from_secs(20)).expect("nothing happened") {
             Event::Uploading => "uploading".into(),
@@ -321,14 +322,14 @@ mod tests {
             std::fs::write(folder.path().join(key), [7; 16]).unwrap();
         }
         let path = folder.path().to_str().unwrap();
-        // Whether the first chunk is copied before the thread begins with the second one, which hangs.
+        // Whether the copy of the first chunk has ended before the thread begins with the second read, which hangs.
         for before in [true, false] {
             let (allow, allowed) = unbounded();
             let mut opened = Opened::new(&Spec::default().with(|s| s.source.paths = vec![path.to_owned()])).unwrap();
             Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
                 Arc::new(Hooked::open(path, move |key| {
                     if key == "1" {
-                        // The read takes until it is allowed.
+                        // The read hangs until the test lets it go on.
                         allowed.recv().unwrap();
                     }
                     None
@@ -366,7 +367,7 @@ mod tests {
             }
             assert_eq!(next(&events), "uploading");
             if !before {
-                // Both the thread and the copy are busy: nothing is to be told, however often it is asked.
+                // The thread and the copy are both busy, so there is nothing to report.
                 while !threads.workers.is_taken() {
                     std::thread::yield_now();
                 }

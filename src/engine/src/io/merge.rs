@@ -1,14 +1,14 @@
-//! When ranges of one object are read together.
+//! Decides which ranges of one object are read together.
 
 use std::ops::Range;
 
-/// When ranges of one object are read together.
+/// The limits on merged reads, which read several ranges of one object together.
 pub(crate) struct Merge {
     /// The largest gap between two wanted ranges, in bytes.
     pub gap: u64,
     /// The longest merged read, in bytes. A large shard is read by several reads at a time.
     pub limit: u64,
-    /// A merged read contains at most so many more unwanted bytes than wanted ones.
+    /// A merged read may contain at most this many more unwanted bytes than wanted ones.
     pub waste: u64,
 }
 
@@ -18,8 +18,8 @@ impl Merge {
         gap <= self.gap && wasted + gap <= self.waste.saturating_add(wanted)
     }
 
-    /// Which of `count` ranges one read brings together with the one at `at`. `range` gives their offsets, which ascend, and
-    /// lengths.
+    /// Returns the numbers of the ranges to read together with range number `at`, out of `count`. `range` gives the
+    /// offset and the length of each. The offsets ascend.
     pub fn around(&self, at: usize, count: usize, range: impl Fn(usize) -> (u64, u64)) -> Range<usize> {
         let (start, len) = range(at);
         let (mut from, mut to) = (start, start + len);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn reads_contain_few_more_unwanted_bytes_than_wanted_ones() {
-        // Each gap is ten times as long as what it leads to.
+        // Each gap is ten times as long as the range behind it.
         let thin: Vec<_> = (0..10).map(|i| (i * 11, 1)).collect();
         assert_eq!(around(0, &thin), 0..2);
     }

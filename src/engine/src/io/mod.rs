@@ -28,9 +28,9 @@ pub(crate) struct FetchPool {
 }
 
 impl FetchPool {
-    /// Starts the threads and the tasks' limiter. Nothing is started for a kind of store that the dataset does not
-    /// have. With `lanes`, each thread gets a copy stream to their device. In the `background` the threads leave the cores to those
-    /// of the training process.
+    /// Starts `threads` threads for local stores, and allows `requests` requests to remote stores at a time. Nothing is
+    /// started for a kind of store that the dataset does not have. With `lanes`, each thread gets a copy stream to
+    /// their device. With `background`, the threads leave the cores to the threads of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
@@ -51,7 +51,7 @@ impl FetchPool {
         })
     }
 
-    /// The remote reads, if a part of an array lies in a remote store.
+    /// Returns the remote reads if this part of the array lies in a remote store.
     fn requests(&self, array: u16, part: u16) -> Option<&Requests> {
         self.requests.as_ref().filter(|_| self.shared.chunk_index.is_remote(array, part))
     }
@@ -77,7 +77,8 @@ impl Fetch for FetchPool {
     }
 }
 
-/// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were, and `version` that of its shard. Blocks.
+/// Reads the encoded bytes of a chunk again, to new memory. `len` is the number of bytes that were read before, and
+/// `version` the version of the shard that they were read from. Blocks.
 ///
 /// # Errors
 /// If the chunk can't be read any more, or its shard was replaced.

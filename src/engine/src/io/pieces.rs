@@ -1,4 +1,4 @@
-//! A merged read of which the cache may have some chunks: which chunks it lacks, and which reads bring these.
+//! The chunks of a merged read, if there is a cache: which chunks the cache has, and which reads bring the others.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// The pieces of a read of store number `store` that begins at offset `from`.
+    /// Returns the pieces of a read that begins at offset `from`, from store number `store`.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
         let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
@@ -22,7 +22,7 @@ impl Pieces {
         Self { names, cached }
     }
 
-    /// Copies the pieces that the memory cache has.
+    /// Copies the pieces that the memory cache has to `to`, the destination of the read.
     pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let version = read.version.as_ref();
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
@@ -30,7 +30,7 @@ impl Pieces {
         }
     }
 
-    /// Whether the cache had all pieces.
+    /// Whether all pieces were found in the cache.
     pub fn complete(&self) -> bool {
         self.cached.iter().all(|&cached| cached)
     }
@@ -43,7 +43,8 @@ impl Pieces {
         }
     }
 
-    /// The ranges of the read that must be read from the store. They don't touch each other.
+    /// Returns the ranges that must be read from the store, relative to the start of the read. They don't touch each
+    /// other.
     pub fn missing(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
@@ -63,7 +64,7 @@ impl Pieces {
         runs
     }
 
-    /// Puts the pieces that were read into the cache, given the ranges that were read.
+    /// Puts the pieces that were read into the cache. `reads` has the ranges that were read, in order.
     pub fn keep(&self, cache: &Cache, read: &Read, reads: &[(Range<usize>, Found)], to: &[u8]) {
         for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.cached[i]) {
             let run = reads.partition_point(|(run, _)| run.end < at + len);
@@ -74,7 +75,8 @@ impl Pieces {
     }
 }
 
-/// The length of the piece that a read brought, if it is complete.
+/// Returns the length of the piece that a read of `range` brought to a buffer of `to` bytes. `None` if nothing was
+/// read: see [`ByteRange`].
 pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize> {
     match range {
         ByteRange::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
@@ -117,7 +119,7 @@ mod tests {
         let found = Found { size: 500, version: Some("v".into()) };
         let all = Pieces::new(&cache, 0, &read, 100);
         assert_eq!(all.missing(&read, &MERGE), [0..36, 60..72]);
-        // The second, third and fifth come to be known.
+        // Reading the range 10..36 puts the second, third and fifth piece into the cache.
         let mut some = Pieces::new(&cache, 0, &read, 100);
         some.cached = [true, false, false, true, false, true, true].to_vec();
         let missing = some.missing(&read, &MERGE);

@@ -1,14 +1,14 @@
-//! Bounds how many requests are under way.
+//! Limits how many requests are under way.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes that the first requests may ask for together. All requests share the bandwidth, so the chunks of the first
-/// batch would arrive only when all that is requested has.
+/// The first requests may ask for this many bytes together. All requests share the bandwidth. So without this limit the
+/// chunks of the first batch would arrive only together with everything else that is requested.
 const FIRST_BYTES: usize = 32 << 20;
 /// Bytes of one permit of [`RequestLimiter::byte_permits`].
 const UNIT: usize = 64 << 10;
 
-/// Bounds the requests under way by number, and at first by bytes too. The limit on bytes starts at [`FIRST_BYTES`],
+/// Limits the number of requests under way, and at first their bytes too. The limit on bytes starts at [`FIRST_BYTES`],
 /// and each request that ends raises it by its bytes. So it soon has no effect, unless the server is slow.
 pub(super) struct RequestLimiter {
     requests: Semaphore,
@@ -31,7 +31,7 @@ impl RequestLimiter {
         }
     }
 
-    /// Waits until a request for so many bytes may begin.
+    /// Waits until a request for `bytes` bytes may begin.
     pub async fn acquire(&self, bytes: usize) -> RequestPermit<'_> {
         let units = bytes.div_ceil(UNIT).min(FIRST_BYTES / UNIT) as u32;
         // Neither semaphore is ever closed.
@@ -39,7 +39,7 @@ impl RequestLimiter {
         RequestPermit { _request: self.requests.acquire().await.ok(), byte_permits, limiter: self, units }
     }
 
-    /// Bounds requests without a body.
+    /// Permits for requests without a body, for which bytes don't count.
     pub fn requests(&self) -> &Semaphore {
         &self.requests
     }

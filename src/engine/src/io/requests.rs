@@ -32,8 +32,8 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// At most `max_requests` requests are under way at a time. In the `background` the threads that look in the cache leave the cores
-    /// to those of the training process.
+    /// Allows `max_requests` requests under way at a time. With `background`, the threads that look in the cache leave
+    /// the cores to the threads of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread.
@@ -66,7 +66,7 @@ impl Requests {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Once these threads have ended, no more task is started.
+        // After these threads have ended, no task is started any more.
         self.cache_threads = None;
         let mut running = std::mem::take(&mut *self.tasks.running());
         running.abort_all();

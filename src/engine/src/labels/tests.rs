@@ -1,4 +1,4 @@
-//! Labels in stores that are written by hand: v2 arrays, uncompressed, each in one chunk.
+//! Labels in stores that are written by hand: uncompressed v2 arrays of one chunk.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,8 @@ fn array(
     }
 }
 
-/// A store with `z` (time, level) and big-endian levels of int16, packed to tenths.
+/// Writes a store with the array `z` (time, level), the coordinate `time`, and the coordinate `level` of big-endian
+/// int16, packed with a factor of 0.1.
 fn store(root: &Path, times: &[f64], levels: &[i16]) {
     fs::create_dir_all(root).unwrap();
     fs::write(root.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
@@ -155,7 +156,7 @@ fn coordinates_must_fit() {
     let error = find(&spec, &DimKey::parse("level"), &[1.0]).unwrap_err();
     assert!(error.kind() == ErrorKind::Runtime && error.message().contains("can't be read"), "{error}");
 
-    // Sizes that no machine has memory for are told before anything is read.
+    // Too large coordinates are refused before anything is read.
     let many = 1usize << 40;
     array(folder.path(), "z", "<f4", &[1, many], &["time", "level"], None, &json!({}));
     assert!(

@@ -1,22 +1,24 @@
-//! Hands out ranges of one fixed block of memory. Knows offsets only, so that it serves host and device memory alike.
+//! Hands out ranges of one fixed block of memory. It knows offsets only, so it serves host and device memory alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of sizes whose released ranges are kept for the next request of the same size. Most chunks have one size, and
-/// joining a range with its neighbours only to cut it out again is the largest cost of a small chunk.
+/// For this many sizes, released ranges are kept for the next request of the same size. Most chunks have one size. To
+/// join a range with its neighbours, only to cut it out again, is the largest cost of a small chunk.
 const BINS: usize = 4;
 
-/// Every range starts and ends at a multiple of this: it suits copies and kernels, and ranges never share a cache line.
+/// Every range starts and ends at a multiple of this many bytes. It suits copies and kernels, and ranges never share a
+/// cache line.
 pub const ALIGN: usize = 256;
 
 /// The free ranges of a block.
 #[derive(Debug)]
 pub struct Arena {
-    /// Offset to length; no two touch.
+    /// Offset to length. No two ranges touch.
     free: BTreeMap<usize, usize>,
-    /// Length and offset of the same ranges: finding room must not depend on how many there are.
+    /// Length and offset of the same ranges, so that finding room needs no search through all of them.
     by_len: BTreeSet<(usize, usize)>,
-    /// Released ranges that are not joined with their neighbours yet: their length, and their offsets, the latest last.
+    /// Released ranges that are not joined with their neighbours yet. A bin has their length, and their offsets, the
+    /// latest last.
     bins: [(usize, Vec<usize>); BINS],
     capacity: usize,
     available: usize,
@@ -31,13 +33,13 @@ pub struct Range {
     pub len: usize,
 }
 
-/// The bytes that an allocation of `bytes` takes.
+/// Returns the bytes that an allocation of `bytes` takes: a multiple of [`ALIGN`], at least one.
 pub const fn rounded(bytes: usize) -> usize {
     if bytes == 0 { ALIGN } else { bytes.saturating_add(ALIGN - 1) / ALIGN * ALIGN }
 }
 
 impl Arena {
-    /// All of `capacity` bytes (rounded down to [`ALIGN`]) free.
+    /// Creates an arena of `capacity` bytes (rounded down to [`ALIGN`]), all of them free.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity / ALIGN * ALIGN;
         let mut arena = Self {
@@ -63,19 +65,19 @@ impl Arena {
         self.by_len.remove(&(len, offset));
     }
 
-    /// Bytes in all.
+    /// Bytes of the block.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes not handed out, perhaps in pieces.
+    /// Bytes that are not handed out. They may lie in several ranges.
     pub fn available(&self) -> usize {
         self.available
     }
 
-    /// Takes a range: one of this size that was released lately, which is likely still in the CPU's caches; else the
-    /// start of the smallest free range that holds `bytes`, and the lowest of several. So large ranges stay whole, and
-    /// low addresses are used again.
+    /// Takes a range. A range of this size that was released lately comes first: it is likely still in the CPU's
+    /// caches. Otherwise takes the start of the smallest free range that holds `bytes`, and of several the lowest. So
+    /// large ranges stay whole, and low addresses are used again. `None` if no free range is large enough.
     pub fn take(&mut self, bytes: usize) -> Option<Range> {
         let len = rounded(bytes);
         if len > self.available {
@@ -101,7 +103,7 @@ impl Arena {
         Some(Range { offset, len })
     }
 
-    /// Gives a range back.
+    /// Takes a range back.
     pub fn release(&mut self, range: Range) {
         self.available += range.len;
         let bin = match self.bins.iter().position(|bin| bin.0 == range.len) {
@@ -117,8 +119,8 @@ impl Arena {
         self.bins[bin].1.push(range.offset);
     }
 
-    /// Joins all free ranges with their neighbours, so that the next request gets the lowest possible range. Two
-    /// requests for most of the block must not be blocked by a range in the middle that was used lately.
+    /// Joins all free ranges with their neighbours, so that the next request gets the lowest possible range. Otherwise
+    /// a range in the middle that was used lately could block requests that together take most of the block.
     pub fn join_all(&mut self) {
         (0..BINS).for_each(|bin| self.join(bin));
     }
@@ -146,7 +148,7 @@ impl Arena {
         self.insert(offset, len);
     }
 
-    /// Gives back the part of a range beyond its first `bytes`.
+    /// Takes back the part of a range beyond its first `bytes`. Returns the rest, which may be the whole range.
     pub fn shrink(&mut self, range: Range, bytes: usize) -> Range {
         let len = rounded(bytes);
         if len >= range.len {

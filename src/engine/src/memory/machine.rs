@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Machine {
     /// The most bytes that the process may use. Swap doesn't count.
     pub total: u64,
-    /// The file that says so, for messages.
+    /// The file that `total` is from, for messages.
     pub says: String,
-    /// Bytes of these that are free now, or that the system can free.
+    /// The bytes of `total` that are free now, or that the system can free.
     pub available: u64,
 }
 
 impl Machine {
-    /// The memory of this machine. `None` if the system doesn't tell.
+    /// Finds the memory of this machine. `None` if the system doesn't tell.
     pub fn find() -> Option<Self> {
         Self::below(Path::new("/"))
     }
 
-    /// As [`Self::find`], with a file system that begins at `root`.
+    /// As [`Self::find`], for a file system whose root is `root`.
     fn below(root: &Path) -> Option<Self> {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let total = kibibytes(&meminfo, "MemTotal:")?;
@@ -38,7 +38,7 @@ impl Machine {
         let read = |file: &str| fs::read_to_string(group.folder.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let files = group.version.files();
-        // Without a limit the file has a word, or a number that is larger than the memory of any machine.
+        // Without a limit the file has a word (`max`), or a number that is larger than the memory of any machine.
         let Some(limit) = number(files.limit) else { return };
         // Cached files count as free: the system drops them before the limit is reached.
         let cached = read("memory.stat").and_then(|stat| field(&stat, files.cached)?.parse().ok()).unwrap_or(0);
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-/// The value behind a name, where each line has a name and a value.
+/// Returns the value of a name, in a text whose lines have a name and a value each.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut words =
         text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
@@ -68,7 +68,7 @@ enum Version {
     Two,
 }
 
-/// The names of a group's files, and of the line in `memory.stat` that tells of cached files.
+/// The names of a group's files, and of the line in `memory.stat` that has the bytes of cached files.
 struct Files {
     limit: &'static str,
     used: &'static str,
@@ -86,13 +86,13 @@ impl Version {
     }
 }
 
-/// A control group, in the file system of its version.
+/// A control group: its version, and its folder in the file system of control groups.
 struct Group {
     version: Version,
     folder: PathBuf,
 }
 
-/// The groups that may limit the memory of this process: its own, and all groups around it that are visible.
+/// Returns the groups that may limit the memory of this process: its own, and all groups around it that are visible.
 fn groups(root: &Path) -> Vec<Group> {
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
     let (memberships, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -109,7 +109,7 @@ fn groups(root: &Path) -> Vec<Group> {
             _ => continue,
         };
         let Some((of, at)) = mounts.lines().find_map(|mount| mounted(mount, version)) else { continue };
-        // In a container, the path may be that of the host, or the mount begins at the container's own group.
+        // In a container the path may be the host's, and the mount may begin at the container's own group.
         let inside = Path::new(path).strip_prefix(&of).unwrap_or(Path::new(""));
         let inside = if inside.components().any(|c| c.as_os_str() == "..") { Path::new("") } else { inside };
         let top = root.join(at.trim_start_matches('/'));
@@ -118,8 +118,8 @@ fn groups(root: &Path) -> Vec<Group> {
     all
 }
 
-/// From a line of `mountinfo`: the group at which a mounted file system of control groups begins, and its mount point,
-/// if it has limits of memory.
+/// Parses a line of `mountinfo`. If it mounts control groups of this version that limit memory, returns the group at
+/// the root of the mount, and the mount point.
 fn mounted(line: &str, version: Version) -> Option<(String, String)> {
     // ID PARENT DEVICE ROOT POINT OPTIONS... - TYPE SOURCE SUPER_OPTIONS
     let (mount, kind) = line.split_once(" - ")?;
@@ -134,7 +134,7 @@ fn mounted(line: &str, version: Version) -> Option<(String, String)> {
     found.then(|| (unescaped(of), unescaped(at)))
 }
 
-/// Spaces in a path of `mountinfo` are `\040`.
+/// Replaces escapes in a path of `mountinfo`: `\040` is a space, `\134` a backslash.
 fn unescaped(path: &str) -> String {
     path.replace("\\040", " ").replace("\\134", "\\")
 }
@@ -146,7 +146,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const MEMINFO: &str = "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   50331648 kB\n";
 
-    /// The memory of a machine with these files.
+    /// Returns the memory of a machine with these files.
     fn machine(files: &[(&str, &str)]) -> Option<Machine> {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {
@@ -174,7 +174,7 @@ mod tests {
         assert!(Machine::find().is_some_and(|m| m.total > 0 && m.available <= m.total.max(m.available)));
     }
 
-    /// In version 2, a group's limit is also that of all in it.
+    /// In version 2, a group's limit also holds for all groups in it.
     #[test]
     fn the_smallest_limit_of_nested_groups_counts() {
         let files = |outer: &'static str, inner: &'static str| {

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub(crate) fn shown(n: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| n >= *unit) {
@@ -26,14 +26,14 @@ pub(crate) fn shown(n: u64) -> String {
     }
 }
 
-/// A block of anonymous memory, mapped lazily: pages cost nothing until they are used, and stay afterwards.
+/// A block of anonymous memory. Pages take no memory until they are used, and stay afterwards.
 #[derive(Debug)]
 pub struct HostBlock {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the block is plain memory; who may touch which range when is decided by the arena that hands out ranges.
+// SAFETY: the block is plain memory; the arena that hands out its ranges decides who may use which.
 unsafe impl Send for HostBlock {}
 // SAFETY: as above; the block itself has no interior state.
 unsafe impl Sync for HostBlock {}
@@ -126,7 +126,7 @@ impl Span {
         unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.len) }
     }
 
-    /// A part of it. Panics if it reaches beyond.
+    /// Returns a part of the span. Panics if the part reaches beyond its end.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "part of a span beyond its end");
@@ -134,7 +134,7 @@ impl Span {
     }
 }
 
-/// The destination of a read: a range of host memory that its owner alone uses. It derefs to the bytes.
+/// The destination of a read: a range of host memory that only the owner of the lease uses. It derefs to the bytes.
 #[derive(Debug)]
 pub struct Lease(Span);
 
@@ -147,7 +147,7 @@ impl Lease {
         Self(span)
     }
 
-    /// Where the bytes are.
+    /// The range.
     pub const fn span(&self) -> Span {
         self.0
     }

@@ -1,5 +1,6 @@
-//! Buffers for finished batches on the CPU. They are handed to the user without a copy and come back when dropped, from
-//! any thread and at any time, so that their pages stay mapped: fresh memory is ten times slower than a copy.
+//! Buffers for finished batches on the CPU. They are handed to the user without a copy, and come back when they are
+//! dropped, from any thread and at any time. So their pages stay mapped: fresh memory takes ten times as long as a
+//! copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,12 +11,12 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Pool {
     bytes: usize,
-    /// How many returned buffers are kept; more than that are given back to the system.
+    /// How many idle buffers are kept. Others are given back to the system.
     keep: usize,
     idle: Mutex<Vec<HostBlock>>,
 }
 
-/// Host memory of one output of one batch, which goes back to its reader's pool when dropped (from any thread, also
+/// Host memory of one output of one batch. When it is dropped, it goes back to its reader's pool (from any thread, also
 /// after the reader is gone).
 #[derive(Debug)]
 pub struct HostBuffer {
@@ -26,12 +27,12 @@ pub struct HostBuffer {
 }
 
 impl Pool {
-    /// A pool of buffers of `bytes` bytes that keeps up to `keep` idle ones.
+    /// Creates a pool of buffers of `bytes` bytes each. It keeps up to `keep` idle buffers.
     pub fn new(bytes: usize, keep: usize) -> Arc<Self> {
         Arc::new(Self { bytes, keep, idle: Mutex::default() })
     }
 
-    /// An idle buffer, or a new one. Its content is whatever was there before.
+    /// Takes an idle buffer, or allocates a new one. Its content is unspecified.
     ///
     /// # Errors
     /// If the system refuses memory.
@@ -65,17 +66,17 @@ impl HostBuffer {
         self.len == 0
     }
 
-    /// The memory, for those that fill it.
+    /// The memory, for the threads that fill it.
     pub fn span(&self) -> Span {
         Span { address: self.block().address(), len: self.len }
     }
 
-    /// Has it hold only its first `len` bytes, at most those that it has.
+    /// Shortens the buffer to its first `len` bytes. Does nothing if it isn't longer.
     pub(crate) fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Fills its beginning, before anybody else has its address.
+    /// Copies `bytes` to the start of the buffer. Only before anybody else has its address.
     pub(crate) fn fill_from(&mut self, bytes: &[u8]) {
         // SAFETY: the block lives as long as `self`; nobody else writes this buffer.
         let to = unsafe { self.span().bytes_mut() };

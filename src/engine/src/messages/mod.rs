@@ -1,4 +1,5 @@
-//! What the scheduler hands to other threads, and what it hears of them. Addresses are valid until the matching [`Event`] arrives.
+//! The messages between the scheduler and other threads: the work that it hands out, and the events that come back.
+//! Addresses in work are valid until the matching [`Event`] arrives.
 //!
 //! ```text
 //! planner ─ plans ─> scheduler ─ reads ──> io: threads for local stores, tasks for remote ones ──┐
@@ -7,7 +8,7 @@
 //!                      └─────────────────────────── events ──────────────────────────────────────┘
 //! ```
 //!
-//! The traits ([`Fetch`], [`Decode`], [`Lanes`]) are what the scheduler knows of those who do the work.
+//! The scheduler knows the workers only by the traits [`Fetch`], [`Decode`] and [`Lanes`].
 
 mod read;
 mod task;
@@ -32,15 +33,15 @@ use crate::chunk_index::{ChunkIndex, Plan, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 
-/// The index of a chunk in the scheduler's table. It is used again after the chunk was removed.
+/// The index of a chunk in the scheduler's table. The index is reused after the chunk was removed.
 pub(crate) type Handle = u32;
 
-/// What the scheduler hears: results of its work, and calls of the reader's owner.
+/// What the scheduler hears: results of the work that it handed out, and calls of the reader's owner.
 pub(crate) enum Event {
     /// The planner planned the next batch.
     Planned(Box<Plan>),
     /// A read ended: the bytes read, or `None` if the key does not exist. If the number is larger than the destination,
-    /// nothing was read, and the value has as many bytes.
+    /// nothing was read, and the number is the size of the value.
     Fetched(GroupId, Result<Option<usize>>),
     /// A read with uploads has ended, and its bytes are being copied to the device. [`Event::Uploaded`] follows.
     Uploading,
@@ -48,13 +49,14 @@ pub(crate) enum Event {
     Uploaded(GroupId, Result<Option<usize>>),
     /// A shard's index was read; `None` if there is no such shard.
     Index(ShardId, Result<Option<Arc<ShardIndex>>>),
-    /// A task of the decode threads ended.
+    /// A task of the decode threads ended: the outcome of each chunk, the uses that were served, and the chunks whose
+    /// memory the ready jobs have read.
     Decoded(Vec<Outcome>, Vec<Served>, Vec<Handle>),
-    /// A lane has copied the bytes of chunks of these reads: how many chunks of each.
+    /// A lane has copied the bytes of chunks to the device: for each read the number of its chunks.
     Copied(Vec<(GroupId, u32)>),
     /// A lane finished a wave.
     Wave(WaveDone),
-    /// The host lent device memory.
+    /// The host program lent device memory.
     Lent(DeviceBuffers),
     /// The consumer took a batch.
     Taken(Take),
@@ -69,7 +71,7 @@ pub(crate) enum Event {
 pub(crate) struct Take {
     /// How long it waited for the batch; zero if one was finished when it asked.
     pub waited: Duration,
-    /// Since it took the batch before.
+    /// Time since it took the batch before.
     pub interval: Duration,
 }
 

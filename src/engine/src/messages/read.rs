@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::store::ByteRange;
 
-/// The number of a read. It also names the memory that the read filled, until all its chunks are done with it.
+/// The number of a read. It also stands for the memory that the read filled, until all its chunks are done with it.
 pub(crate) type GroupId = u64;
 
 /// Reads encoded chunks and shard indexes for the scheduler.
@@ -29,18 +29,18 @@ pub(crate) struct Read {
     pub array: u16,
     pub part: u16,
     pub key: String,
-    /// The object's name, if the range is one of an object that holds several values.
+    /// The name of the object, if it holds several values and `range` is a range of it.
     pub object: Option<Arc<str>>,
     pub range: ReadRange,
     /// The version that the value or object must have. `None`: any.
     pub version: Option<Arc<str>>,
     /// Bytes of the destination.
     pub len: usize,
-    /// Parts that are copied to the device as soon as they are read: offset, bytes, device address.
+    /// Parts that are copied to the device as soon as they are read: offset in the destination, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
-    /// The chunks in the range, in order: offset, bytes. Empty if there is no cache.
+    /// The chunks in the range, in order: offset in the destination, bytes. Empty if there is no cache.
     pub pieces: Vec<(usize, usize)>,
-    /// Where GPUDirect Storage reads the file to, if it is used.
+    /// Where GPUDirect Storage reads the file to. `None`: it is not used.
     pub gds: Option<GdsTarget>,
 }
 
@@ -49,17 +49,18 @@ pub(crate) struct Read {
 pub(crate) enum GdsTarget {
     /// To the slots in [`Read::uploads`]. Nothing goes to host memory.
     Slots,
-    /// To this address of the GDS buffer, and from there also to host memory: the host checks what the GPU decodes.
+    /// To this device address in the GDS buffer, and from there also to host memory: the host checks what the GPU
+    /// decodes.
     Buffer(u64),
 }
 
 impl Read {
-    /// The name of the value in the cache.
+    /// Returns the name of the value in the cache.
     pub fn name(&self) -> &str {
         self.object.as_deref().unwrap_or(&self.key)
     }
 
-    /// Which bytes of the value are read.
+    /// Returns which bytes of the value are read.
     pub fn byte_range(&self) -> ByteRange {
         match self.range {
             ReadRange::Whole | ReadRange::Exact => ByteRange::Whole,
@@ -67,7 +68,7 @@ impl Read {
         }
     }
 
-    /// The bytes that a read brought of a value of `size` bytes. If a whole value is longer than the destination,
+    /// Returns the bytes that were read of a value of `size` bytes. If a whole value is longer than the destination,
     /// nothing was read, and the result is `size`.
     ///
     /// # Errors
@@ -93,6 +94,6 @@ pub(crate) enum ReadRange {
     Whole,
     /// The whole value, which must be as long as the destination.
     Exact,
-    /// As many bytes as the destination has, from this offset.
+    /// As many bytes as the destination has, from this offset in the object.
     From(u64),
 }

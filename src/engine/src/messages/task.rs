@@ -13,15 +13,16 @@ pub(crate) trait Decode: Send {
     fn run(&self, task: Task);
 }
 
-/// Uses of chunks by a batch (its number in the reader's sequence) whose jobs have been handed out.
+/// Uses of chunks by one batch whose jobs have been handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
+    /// The batch's number in the reader's sequence.
     pub batch: u64,
-    /// How many uses.
+    /// Number of uses.
     pub uses: u32,
 }
 
-/// Jobs to be run, and the uses of batches that are served when they have run.
+/// Jobs to be run, and the uses that are served when the jobs have run.
 #[derive(Default)]
 pub(crate) struct Assembly {
     pub jobs: Vec<Job>,
@@ -31,7 +32,8 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Records that the jobs just added serve one use of a batch, whose outputs may be written after the event `ready`.
+    /// Records that the jobs just added serve one use of a batch. Its outputs may be written after the event `ready`
+    /// (`None`: at once).
     pub fn serves(&mut self, batch: u64, ready: Option<u64>) {
         match self.served.last_mut() {
             Some(last) if last.batch == batch => last.uses += 1,
@@ -49,9 +51,9 @@ pub(crate) struct Item {
     pub handle: Handle,
     pub encoded: Span,
     pub decoded: Span,
-    /// The chunk is uncompressed and was read to its final place: nothing is decoded.
+    /// Whether the chunk is uncompressed and was read to its final place. Then nothing is decoded.
     pub in_place: bool,
-    /// Range in [`Assembly::jobs`], to be run once the chunk is decoded.
+    /// The chunk's jobs, as a range in [`Assembly::jobs`]. They run once the chunk is decoded.
     pub jobs: std::ops::Range<usize>,
 }
 

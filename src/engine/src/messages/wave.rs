@@ -1,7 +1,7 @@
-//! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. And what the scheduler
-//! knows of a GPU, as traits.
+//! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. Also the traits by which
+//! the scheduler knows a GPU.
 //!
-//! `unsafe` is allowed here: the traits tell what the caller of a transfer must keep alive.
+//! `unsafe` is allowed here: methods of the traits require that the caller keeps memory alive until a transfer ends.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub(crate) struct WaveChunk {
     pub handle: Handle,
     /// Its bytes, in page-locked memory.
     pub bytes: Span,
-    /// The address that they are copied from: there, or in the GDS buffer on the device.
+    /// The address that `bytes` are copied from: their own address, or one in the GDS buffer on the device.
     pub source: u64,
     pub content: Content,
     /// The read whose memory `bytes` lies in.
@@ -39,7 +39,7 @@ pub(crate) struct WaveChunk {
     /// Device address of its slot.
     pub slot: u64,
     pub decoded_bytes: usize,
-    /// Into [`Assembly::jobs`].
+    /// The chunk's jobs, as a range in [`Assembly::jobs`].
     pub jobs: std::ops::Range<usize>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct WaveChunk {
 pub(crate) struct Wave {
     pub chunks: Vec<WaveChunk>,
     pub assembly: Assembly,
-    /// Jobs of chunks that were decoded before, or are missing.
+    /// Jobs of chunks that were decoded before, or are missing, as a range in [`Assembly::jobs`].
     pub ready_jobs: std::ops::Range<usize>,
     /// Small values to be written to device memory (sample indexes): address and bytes.
     pub uploads: Vec<(u64, Vec<u8>)>,
@@ -57,7 +57,7 @@ pub(crate) struct Wave {
 }
 
 impl Wave {
-    /// The reads that brought its chunks, and how many chunks of each.
+    /// Returns the reads that brought its chunks, and the number of chunks of each. A read may come more than once.
     pub fn groups(&self) -> Vec<(GroupId, u32)> {
         let mut groups: Vec<(GroupId, u32)> = Vec::new();
         for chunk in &self.chunks {
@@ -80,14 +80,14 @@ pub(crate) struct WaveDone {
     pub result: Result<()>,
 }
 
-/// How much one wave may hold.
+/// The most that one wave may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaveLimits {
     /// Bytes that travel through the lane's staging buffer.
     pub encoded: usize,
     /// Decoded bytes of chunks that the GPU decodes.
     pub decoded: usize,
-    /// Chunks.
+    /// Number of chunks.
     pub chunks: usize,
 }
 
@@ -97,62 +97,63 @@ impl From<&DeviceBudget> for WaveLimits {
     }
 }
 
-/// The copy stream of a fetch thread: it copies to the device what was read, while the thread reads the next chunk.
-/// Dropping it waits.
+/// The copy stream of a thread that reads. It copies to the device what was read, while the thread reads the next
+/// chunk. Dropping it waits until all copies are done.
 pub(crate) trait Upload: Send {
     /// Starts copying each span of page-locked memory to its device address.
     ///
     /// # Errors
-    /// If the device refuses. What was started before goes on.
+    /// If the device refuses a copy. Copies that were started before go on.
     ///
     /// # Safety
-    /// The spans stay as they are, and the destinations have room for them, until [`Self::wait`] or [`Self::is_done`]
-    /// has said that all is done.
+    /// The spans must not change, and the destinations must have room for them, until [`Self::wait`] or
+    /// [`Self::is_done`] has said that all copies are done.
     unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()>;
-    /// Whether everything is done.
+    /// Whether all copies are done.
     ///
     /// # Errors
     /// If a copy failed.
     fn is_done(&self) -> Result<bool>;
-    /// Sleeps until everything is done; returns the seconds that the last [`Self::start`]'s copies took.
+    /// Sleeps until all copies are done. Returns the seconds that the copies of the last [`Self::start`] took.
     ///
     /// # Errors
     /// If a copy failed.
     fn wait(&self) -> Result<f64>;
 }
 
-/// GPUDirect Storage for one fetch thread: reads files to the device without a copy in host memory.
+/// GPUDirect Storage for one thread that reads: it reads files to the device without a copy in host memory.
 pub(crate) trait Storage: Send {
-    /// Reads parts of a file, each to a device address: offset in the file, bytes, address. Done when it returns.
+    /// Reads parts of a file to the device: offset in the file, bytes, device address. Returns when all parts are
+    /// there.
     ///
     /// # Errors
-    /// If the file ends before, or can't be read.
+    /// If the file is too short, or can't be read.
     ///
     /// # Safety
-    /// Each address has room for its part.
+    /// Each address must have room for its part.
     unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()>;
-    /// Copies what was read to page-locked memory, too. Done when it returns.
+    /// Copies bytes from the device address `from` to page-locked memory. Returns when they are there.
     ///
     /// # Errors
     /// If the device refuses.
     ///
     /// # Safety
-    /// There are as many bytes at `from`, and nobody else uses `to`.
+    /// There must be `to.len` bytes at `from`, and nothing else may use `to`.
     unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()>;
 }
 
 /// The lanes of a GPU. A lane takes one wave at a time.
 pub(crate) trait Lanes: Send {
-    /// The number of lanes.
+    /// Returns the number of lanes.
     fn count(&self) -> usize;
-    /// What the wave of one lane may hold.
+    /// Returns the most that the wave of one lane may hold.
     fn limits(&self) -> WaveLimits;
-    /// A copy stream for one fetch thread.
+    /// Makes a copy stream for one thread that reads.
     ///
     /// # Errors
     /// If the device has no stream left.
     fn upload(&self) -> Result<Box<dyn Upload>>;
-    /// GPUDirect Storage for one fetch thread, if this reader uses it.
+    /// Opens GPUDirect Storage for one thread that reads. `None` if this reader doesn't use it.
     ///
     /// # Errors
     /// If the device has no stream left.

@@ -1,6 +1,6 @@
 //! A pool of threads with one queue.
 //!
-//! `unsafe` is allowed here: the system is told the priority of a thread.
+//! `unsafe` is allowed here: a system call sets the priority of a thread.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::{Event, Shared};
 use crate::error::{Error, Result};
 
-/// Starts a named thread. Its panic reaches the scheduler as [`Event::Died`].
+/// Starts a named thread. If it panics, the scheduler gets [`Event::Died`].
 pub(crate) fn spawn(
     name: &str,
     events: crossbeam_channel::Sender<Event>,
@@ -31,7 +31,7 @@ pub(crate) fn spawn(
         .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")).caused_by(e))
 }
 
-/// How much lower the priority of threads is that work beside a model: `nice` of sched(7).
+/// The `nice` value (see sched(7)) of threads that work beside a model: a low priority.
 const BACKGROUND: i32 = 10;
 
 /// Lets the calling thread leave the cores to the training process's own threads, above all the one that launches kernels.
@@ -48,10 +48,11 @@ pub(crate) struct Workers<W> {
 
 impl<W: Send + 'static> Workers<W> {
     /// Starts `count` threads, named `name` and a number. Each runs a closure that `body` makes, until the queue is
-    /// closed. In the `background` they leave the cores to the threads of the training process.
+    /// closed. With `background` they have a low priority, so that the threads of the training process get the cores
+    /// first.
     ///
     /// # Errors
-    /// If the system refuses to start a thread, and those of `body`.
+    /// If the system refuses to start a thread, or if `body` fails.
     pub fn new<B: FnOnce(Receiver<W>) + Send + 'static>(
         name: &str,
         count: usize,
@@ -76,7 +77,8 @@ impl<W: Send + 'static> Workers<W> {
 
     /// Queues work for the next free thread.
     pub fn send(&self, work: W) {
-        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
+        // The receivers live as long as the threads, which end only when `work` is dropped. (A panic of a thread is
+        // reported to the scheduler by [`spawn`].)
         let _ = self.work.as_ref().expect("until dropped").send(work);
     }
 

@@ -12,13 +12,13 @@ use super::numbers::Numbers;
 #[derive(Clone, Debug)]
 pub struct Blocks(Kind);
 
-/// Limit on samples of concatenated sets of which the blocks are listed: 256 MiB.
+/// Maximum number of samples of concatenated sets whose blocks are listed. The list takes 256 MiB then.
 const MAX_CONCATENATED: u64 = 1 << 26;
 
-/// How blocks are given.
+/// How blocks are stored.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
-    /// As a product of blocks along axes: no memory for each block.
+    /// As a product of blocks along axes, which takes no memory for each block.
     Grid(Arc<GridBlocks>),
     /// As a list.
     Listed(Arc<ListedBlocks>),
@@ -27,15 +27,15 @@ pub(super) enum Kind {
 /// The sizes of blocks and the samples in them, as checkpoints describe them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Along each axis the sizes of the blocks, in their order.
+    /// For each axis, the sizes of the blocks along it in order.
     Grid(Vec<Vec<Run>>),
-    /// How many there are, and a hash of their sizes and samples.
+    /// The number of blocks, and a hash of their sizes and samples.
     Listed(u64, String),
 }
 
 impl Blocks {
-    /// The blocks that these runs make along each axis; the samples of all axes together must be fewer than 2^63. Runs of
-    /// too many sizes are cut evenly instead: where blocks are irregular, list them.
+    /// Makes the blocks of a grid from the runs along each axis. The grid must have fewer than 2^63 samples. If runs
+    /// have too many sizes, blocks of even size take their place, so list irregular blocks instead.
     ///
     /// # Panics
     /// If there is no axis, or one without a run.
@@ -43,32 +43,32 @@ impl Blocks {
         Self(Kind::Grid(Arc::new(GridBlocks::new(axes))))
     }
 
-    /// `samples` blocks of one sample each, for samples that share no chunk.
+    /// Makes `samples` blocks of one sample each, for samples that share no chunk.
     pub fn single(samples: u64) -> Self {
         Self::new(&[vec![Run { size: 1, count: samples.max(1) }]])
     }
 
-    /// Consecutive blocks of any sizes: the first has the samples from 0 to before `ends[0]`, the next those to before
-    /// `ends[1]`. Blocks without samples are left out. Takes 8 bytes for each block, and while a shuffled epoch is read 12
-    /// more (16 beyond 2^32 blocks).
+    /// Makes consecutive blocks of any sizes: the first has the samples from 0 to before `ends[0]`, the next those to
+    /// before `ends[1]`, and so on. Blocks without samples are left out. Takes 8 bytes for each block, and 12 more
+    /// while a shuffled epoch is read (16 with more than 2^32 blocks).
     ///
     /// # Panics
-    /// If the ends don't ascend.
+    /// If the ends descend.
     pub fn listed(ends: Vec<u64>) -> Self {
         Self(Kind::Listed(Arc::new(ListedBlocks::new(ends, None))))
     }
 
-    /// As [`Self::listed`], but the samples of a block are any: `rows` has the numbers of the samples of the first block, then
-    /// those of the next. Each sample is there once.
+    /// As [`Self::listed`], but a block may have any samples. `rows` has the numbers of the samples of the first block,
+    /// then those of the next, each sample once.
     ///
     /// # Panics
-    /// If the ends don't ascend, or the last isn't the number of rows.
+    /// If the ends descend, or if the last end isn't the number of rows.
     pub fn listed_rows(ends: Vec<u64>, rows: Arc<Numbers>) -> Self {
         Self(Kind::Listed(Arc::new(ListedBlocks::new(ends, Some(rows)))))
     }
 
-    /// The blocks of several sets of samples, which are numbered one set after the other: a list of them, with 4 bytes for each
-    /// sample. Sets of too many samples become blocks of one sample each.
+    /// Makes a list of the blocks of several sets of samples. Samples are numbered set after set. Takes 4 bytes for
+    /// each sample. If there are too many samples, each becomes a block of its own instead.
     pub fn concatenated(sets: &[Self]) -> Self {
         let samples: u64 = sets.iter().map(Self::samples).sum();
         if samples > MAX_CONCATENATED || sets.iter().all(|set| set.largest() == 1) {
@@ -103,7 +103,7 @@ impl Blocks {
         }
     }
 
-    /// Samples in all blocks.
+    /// Returns the number of samples in all blocks.
     pub fn samples(&self) -> u64 {
         match &self.0 {
             Kind::Grid(blocks) => blocks.samples(),
@@ -111,7 +111,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         match &self.0 {
             Kind::Grid(blocks) => blocks.count(),
@@ -119,7 +119,7 @@ impl Blocks {
         }
     }
 
-    /// Samples of the largest block.
+    /// Returns the number of samples of the largest block.
     pub fn largest(&self) -> u64 {
         match &self.0 {
             Kind::Grid(blocks) => blocks.largest(),
@@ -127,7 +127,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes of the lists.
+    /// Returns the bytes of memory that lists of blocks take.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Kind::Grid(blocks) => blocks.bytes(),
@@ -141,7 +141,7 @@ impl Blocks {
         initial_fill < self.samples() && self.largest() > 1
     }
 
-    /// What a checkpoint says of them.
+    /// Returns what a checkpoint says about the blocks.
     pub(crate) fn layout(&self) -> Layout {
         match &self.0 {
             Kind::Grid(blocks) => Layout::Grid(blocks.runs().collect()),

@@ -14,10 +14,10 @@ pub struct Run {
     pub count: u64,
 }
 
-/// Limit on shapes, which are walked over. Axes with more lengths are cut evenly instead.
+/// Maximum number of shapes, since lookups loop over all shapes. Axes with too many lengths are cut evenly instead.
 const MAX_SHAPES: usize = 1024;
 
-/// Runs along an axis whose memory isn't worth counting.
+/// Number of runs along an axis that take too little memory to be counted.
 const FEW_RUNS: usize = 64;
 
 /// A run of blocks, and where it lies along the axis.
@@ -25,13 +25,13 @@ const FEW_RUNS: usize = 64;
 struct LocatedRun {
     size: u64,
     count: u64,
-    /// Number of the first block along the axis.
+    /// Number of its first block along the axis.
     block: u64,
-    /// The first sample along the axis.
+    /// Number of its first sample along the axis.
     sample: u64,
     /// Index into [`Axis::lengths`].
     length: usize,
-    /// Number of the first block among the blocks of its length.
+    /// Number of its first block among the blocks of the same length.
     within: u64,
 }
 
@@ -79,7 +79,7 @@ impl Axis {
         axis
     }
 
-    /// The same number of blocks, all of equal size but the last.
+    /// Returns an axis of equal blocks, except for a shorter last one. It has at most as many blocks as this one.
     fn evened(&self) -> Self {
         let size = self.samples.div_ceil(self.blocks);
         let (count, rest) = (self.samples / size, self.samples % size);
@@ -87,21 +87,21 @@ impl Axis {
         Self::new(&runs[..if rest > 0 { 2 } else { 1 }])
     }
 
-    /// The first sample of the `i`-th block of a length.
+    /// Returns the first sample of the `i`-th block of a length.
     fn start(&self, length: usize, i: u64) -> u64 {
         let runs = &self.lengths[length].runs;
         let run = &self.runs[runs[runs.partition_point(|&r| self.runs[r].within <= i) - 1]];
         run.sample + (i - run.within) * run.size
     }
 
-    /// The number, the first sample and the length of the block that holds a sample.
+    /// Returns the number, the first sample and the index of the length of the block that holds a sample.
     fn block_of(&self, sample: u64) -> (u64, u64, usize) {
         let run = &self.runs[self.runs.partition_point(|r| r.sample <= sample) - 1];
         let i = (sample - run.sample) / run.size;
         (run.block + i, run.sample + i * run.size, run.length)
     }
 
-    /// How many of the first `blocks` blocks have a length.
+    /// Counts the blocks of a length among the first `blocks` blocks.
     fn rank(&self, length: usize, blocks: u64) -> u64 {
         let runs = &self.lengths[length].runs;
         let before = runs.partition_point(|&r| self.runs[r].block < blocks);
@@ -112,14 +112,14 @@ impl Axis {
     }
 }
 
-/// The blocks of one length along every axis.
+/// A shape of blocks: one length along each axis.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    /// For each axis the index of its length.
+    /// For each axis, the index into [`Axis::lengths`].
     lengths: Vec<usize>,
     /// Samples in each block.
     pub size: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub count: u64,
 }
 
@@ -136,15 +136,15 @@ pub(super) struct GridBlocks {
 }
 
 impl GridBlocks {
-    /// See [`super::Blocks::new`].
+    /// Makes the blocks of a grid, see [`super::Blocks::new`].
     pub fn new(axes: &[Vec<Run>]) -> Self {
         assert!(!axes.is_empty() && axes.iter().all(|runs| !runs.is_empty()), "samples lie along at least one axis");
         let mut axes: Vec<Axis> = axes.iter().map(|runs| Axis::new(runs)).collect();
         let many = |axes: &[Axis]| axes.iter().fold(1usize, |n, a| n.saturating_mul(a.lengths.len())) > MAX_SHAPES;
         while many(&axes) {
             let most = axes.iter_mut().max_by_key(|a| a.lengths.len()).expect("there is an axis");
-            // If the blocks don't divide the samples, two sizes are left. On very many axes all samples become one
-            // block.
+            // Even blocks still have two sizes if the last one is shorter. If that makes too many shapes, as on very
+            // many axes, an axis gets blocks of one sample.
             *most =
                 if most.lengths.len() > 2 { most.evened() } else { Axis::new(&[Run { size: 1, count: most.samples }]) };
         }
@@ -164,28 +164,28 @@ impl GridBlocks {
         Self { axes, shapes, samples }
     }
 
-    /// Samples in all blocks.
+    /// Returns the number of samples in all blocks.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Blocks.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.shapes.iter().map(|c| c.count).sum()
     }
 
-    /// Samples of the largest block.
+    /// Returns the number of samples of the largest block.
     pub fn largest(&self) -> u64 {
         self.shapes.iter().map(|c| c.size).max().unwrap_or(1)
     }
 
-    /// Bytes of memory for irregular blocks, beside the few runs that others take.
+    /// Returns the bytes of memory that irregular blocks take. The first [`FEW_RUNS`] runs of an axis don't count.
     pub fn bytes(&self) -> u64 {
         let many = self.axes.iter().map(|axis| axis.runs.len().saturating_sub(FEW_RUNS)).sum::<usize>();
         (many * (size_of::<LocatedRun>() + size_of::<usize>())) as u64
     }
 
-    /// Along each axis the sizes of the blocks, in their order.
+    /// Returns for each axis the sizes of the blocks along it in order.
     pub fn runs(&self) -> impl Iterator<Item = Vec<Run>> {
         self.axes
             .iter()
@@ -196,7 +196,7 @@ impl GridBlocks {
         &self.shapes
     }
 
-    /// The number of the `offset`-th sample of the `i`-th block of a shape.
+    /// Returns the number of the `offset`-th sample of the `i`-th block of a shape.
     pub fn sample(&self, shape: usize, i: u64, offset: u64) -> u64 {
         let lengths = &self.shapes[shape].lengths;
         let (mut rest, mut offset) = (i, offset);
@@ -211,7 +211,7 @@ impl GridBlocks {
         sample
     }
 
-    /// The number of the `offset`-th sample of a block.
+    /// Returns the number of the `offset`-th sample of a block.
     pub fn sample_of(&self, block: &Block, mut offset: u64) -> u64 {
         let (mut sample, mut weight) = (0, 1);
         for (axis, &(_, start, g)) in self.axes.iter().zip(&block.0).rev() {
@@ -223,11 +223,12 @@ impl GridBlocks {
         sample
     }
 
-    /// The block of a position, and the place in the block. Positions go block by block, the last axis moving fastest,
-    /// and within a block sample by sample likewise.
+    /// Returns the block of a position, and the offset in the block. Positions count block by block, and within a block
+    /// sample by sample. The last axis moves fastest in both.
     pub fn locate(&self, mut position: u64) -> (Block, u64) {
         let mut block = Vec::with_capacity(self.axes.len());
-        // Samples in the blocks of the axes found so far; samples of the axes to come.
+        // The product of the block's sizes along the axes done so far, and the product of the numbers of samples along
+        // the axes to come.
         let (mut chosen, mut rest) = (1, self.samples);
         for axis in &self.axes {
             rest /= axis.samples;
@@ -239,17 +240,18 @@ impl GridBlocks {
         (Block(block), position)
     }
 
-    /// Samples in a block.
+    /// Returns the number of samples in a block.
     pub fn size(&self, block: &Block) -> u64 {
         self.axes.iter().zip(&block.0).map(|(a, &(.., g))| a.lengths[g].size).product()
     }
 
-    /// Whether a block has a shape.
+    /// Whether a block has this shape.
     pub fn is_of(&self, block: &Block, shape: usize) -> bool {
         block.0.iter().zip(&self.shapes[shape].lengths).all(|(&(.., g), &of)| g == of)
     }
 
-    /// How many blocks of a shape come before `block`. They are the first ones of the shape.
+    /// Counts the blocks of a shape that come before `block`. If there are `n`, they are the blocks 0 to `n - 1` of the
+    /// shape.
     pub fn before(&self, shape: usize, block: &Block) -> u64 {
         let shape = &self.shapes[shape];
         let (mut before, mut rest) = (0, shape.count);
@@ -288,7 +290,7 @@ mod tests {
             prop_assert!(seen.iter().all(|&n| n == 1));
             prop_assert_eq!(b.shapes().iter().map(|c| c.count).sum::<u64>(), b.count());
 
-            // Positions: whole blocks one after the other, and of each shape in the order of their numbers.
+            // Positions go through whole blocks, and through the blocks of each shape in the order of their numbers.
             let mut next: Vec<u64> = vec![0; b.shapes().len()];
             let mut position = 0;
             while position < b.samples() {
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(b.samples(), 3000 * 3001 / 2 * 21);
         assert!(b.shapes().len() <= 2);
         assert_eq!(b.shapes().iter().map(|c| c.size * c.count).sum::<u64>(), b.samples());
-        // Axes with too many shapes.
+        // Few sizes along each axis, but too many shapes.
         let two = vec![Run { size: 2, count: 1 }, Run { size: 1, count: 1 }];
         let b = GridBlocks::new(&vec![two; 14]);
         assert!(b.shapes().len() <= MAX_SHAPES);

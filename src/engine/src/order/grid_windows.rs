@@ -1,8 +1,9 @@
 //! Chunk-aware shuffling of a grid of samples, see [`super::windows`].
 //!
-//! Blocks of one shape are a stratum. A window takes a share of each stratum: blocks `(n w + shift) / W`
-//! to `(n (w + 1) + shift) / W` of the stratum's own permutation. So the start of a window is a sum over strata, and the window of a
-//! position is found by bisection. No list is kept. The result must never change from one version to another.
+//! Blocks of one shape are a stratum. Each window takes a share of each stratum. Of a stratum with `n` blocks, window
+//! `w` of `W` takes the blocks from `(n w + shift) / W` to before `(n (w + 1) + shift) / W` of the stratum's own
+//! permutation. So the start of a window is a sum over strata, and the window of a position is found by bisection. No
+//! list is kept. The result must never change from one version to another.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,18 +15,18 @@ use crate::random::{below, key};
 /// Blocks of one size that lie in the range.
 #[derive(Clone, Debug)]
 struct Stratum {
-    /// Samples in each.
+    /// Samples in each block.
     size: u64,
-    /// Blocks.
+    /// Number of blocks.
     count: u64,
     members: Members,
 }
 
 #[derive(Clone, Debug)]
 enum Members {
-    /// Blocks of a shape, from this number.
+    /// Blocks of a shape: the index of the shape, and the number of the first block.
     Shape(usize, u64),
-    /// A part of one block, from this sample.
+    /// A part of one block: the block, and the offset of the first sample in it.
     Part(Block, u64),
 }
 
@@ -34,10 +35,10 @@ enum Members {
 struct Epoch {
     number: u64,
     key: u64,
-    /// For each stratum: where in its share the first window begins. Without this shift, a stratum of one block would always
-    /// come in the last window.
+    /// For each stratum, a random shift of its shares, from 0 to below the number of windows. Without it, a stratum of
+    /// one block would always come in the last window.
     shifts: Vec<u64>,
-    /// For each stratum the permutation of its blocks, once it is needed.
+    /// For each stratum the permutation of its blocks, made when it is first needed.
     permutations: Vec<Option<Permutation>>,
 }
 
@@ -46,11 +47,12 @@ struct Epoch {
 struct Window {
     positions: Range<u64>,
     permutation: Permutation,
-    /// Its blocks: the stratum, the first block, and the samples of the window before them.
+    /// Its shares of strata: the stratum, the first block of the share, and the number of samples of the window that
+    /// come before the share.
     shares: Vec<(usize, u64, u64)>,
 }
 
-/// Finds samples under chunk-aware shuffling.
+/// Finds the sample at a position under chunk-aware shuffling of a grid.
 #[derive(Clone, Debug)]
 pub(super) struct GridWindows {
     blocks: Arc<GridBlocks>,
@@ -61,13 +63,15 @@ pub(super) struct GridWindows {
     window: Option<Window>,
 }
 
-/// The kinds of random numbers that a window's key is used for.
+/// Make the random numbers from one key differ: those for permutations of blocks, for shifts, and for permutations of
+/// samples.
 const BLOCKS: u64 = 0;
 const SHIFT: u64 = 1;
 const SAMPLES: u64 = 2;
 
 impl GridWindows {
-    /// Shuffles the samples in `range` of positions in the blocks, about `initial_fill` at a time.
+    /// Prepares to shuffle the samples at the positions in `range`, in windows of about `initial_fill` samples.
+    /// Positions count block by block.
     pub fn new(blocks: Arc<GridBlocks>, range: Range<u64>, initial_fill: u64) -> Self {
         let samples = range.end - range.start;
         let (first, skipped) = blocks.locate(range.start);
@@ -101,13 +105,14 @@ impl GridWindows {
         Self { blocks, strata, samples, windows, epoch: None, window: None }
     }
 
-    /// The samples and the blocks of a window, on average.
+    /// Returns the average number of samples and of blocks of a window, rounded up.
     pub fn typical(&self) -> (u64, u64) {
         let all: u64 = self.strata.iter().map(|s| s.count).sum();
         (self.samples.div_ceil(self.windows), all.div_ceil(self.windows))
     }
 
-    /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
+    /// Returns the sample at `position`, counted from the start of the range, in epoch `number`. `key_of` returns the
+    /// key of the epoch and the range.
     pub fn at(&mut self, number: u64, key_of: impl Fn() -> u64, position: u64) -> u64 {
         if self.epoch.as_ref().is_none_or(|e| e.number != number) {
             let base = key_of();
@@ -137,19 +142,20 @@ impl GridWindows {
         }
     }
 
-    /// How many blocks of a stratum come before window `w`.
+    /// Returns how many blocks of a stratum come before window `w`.
     fn share(&self, stratum: usize, w: u64) -> u64 {
         let shift = self.epoch.as_ref().map_or(0, |e| e.shifts[stratum]);
         ((u128::from(self.strata[stratum].count) * u128::from(w) + u128::from(shift)) / u128::from(self.windows)) as u64
     }
 
-    /// How many samples come before window `w`.
+    /// Returns how many samples come before window `w`.
     fn start(&self, w: u64) -> u64 {
         self.strata.iter().enumerate().map(|(i, s)| s.size * self.share(i, w)).sum()
     }
 
     fn find(&self, position: u64) -> Window {
-        // The last window that starts at or before the position. Empty windows after it start later.
+        // Bisects for the last window that starts at or before the position. It isn't empty, since an empty window
+        // starts where the next one does.
         let (mut low, mut high) = (0, self.windows);
         while high - low > 1 {
             let middle = low + (high - low) / 2;

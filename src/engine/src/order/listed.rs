@@ -17,7 +17,7 @@ pub(super) struct ListedBlocks {
 }
 
 impl ListedBlocks {
-    /// See [`super::Blocks::listed`] and [`super::Blocks::listed_rows`].
+    /// Makes a list of blocks, see [`super::Blocks::listed`] and [`super::Blocks::listed_rows`].
     pub fn new(mut ends: Vec<u64>, rows: Option<Arc<Numbers>>) -> Self {
         let mut before = 0;
         ends.retain(|&end| {
@@ -31,34 +31,34 @@ impl ListedBlocks {
         Self { ends, rows }
     }
 
-    /// Samples in all blocks.
+    /// Returns the number of samples in all blocks.
     pub fn samples(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Blocks.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.ends.len() as u64
     }
 
-    /// Samples of the largest block, at least 1.
+    /// Returns the number of samples of the largest block, at least 1.
     pub fn largest(&self) -> u64 {
         (0..self.ends.len()).map(|i| self.ends[i] - self.start(i)).max().unwrap_or(1)
     }
 
-    /// The first place of a block.
+    /// Returns the first place of a block.
     fn start(&self, block: usize) -> u64 {
         block.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// The blocks that hold these places. The first and the last of them may also hold others.
+    /// Returns the blocks that hold these places. The first and the last of these blocks may also hold other places.
     pub fn around(&self, places: &Range<u64>) -> Range<usize> {
         let first = self.ends.partition_point(|&end| end <= places.start);
         let last = self.ends.partition_point(|&end| end < places.end);
         first..(last + 1).min(self.ends.len()).max(first)
     }
 
-    /// Those of `places` that lie in a block.
+    /// Returns those of `places` that lie in a block.
     pub fn part(&self, block: usize, places: &Range<u64>) -> Range<u64> {
         self.start(block).max(places.start)..self.ends[block].min(places.end)
     }
@@ -68,17 +68,17 @@ impl ListedBlocks {
         place == 0 || self.ends.binary_search(&place).is_ok()
     }
 
-    /// The number of the sample at a place.
+    /// Returns the number of the sample at a place.
     pub fn sample(&self, place: u64) -> u64 {
         self.rows.as_ref().map_or(place, |rows| rows.at(place as usize))
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the lists take.
     pub fn bytes(&self) -> u64 {
         8 * self.ends.capacity() as u64 + self.rows.as_ref().map_or(0, |rows| rows.bytes())
     }
 
-    /// A text that stands for the blocks and the samples in them, in checkpoints.
+    /// Returns a hash of the blocks and of the samples in them, for checkpoints.
     pub fn digest(&self) -> String {
         let rows = self.rows.iter().flat_map(|rows| rows.iter());
         digest(self.ends.iter().copied().chain(rows), self.count())

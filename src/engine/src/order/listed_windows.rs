@@ -1,8 +1,8 @@
 //! Chunk-aware shuffling of listed blocks, see [`super::windows`].
 //!
-//! Each epoch puts the blocks in a new order and keeps this order, and where each block ends in it. Positions are divided
-//! into stretches of equal length, and the blocks that begin in one stretch are a window. A block that is longer than a
-//! stretch is a window of its own. The result must never change from one version to another.
+//! Each epoch puts the blocks in a new order. It keeps this order, and the position at which each block ends. Positions
+//! are divided into stretches of equal length, and the blocks that begin in one stretch are a window. A block that is
+//! longer than a stretch is a window of its own. The result must never change from one version to another.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::random::key;
 struct Epoch {
     number: u64,
     key: u64,
-    /// Indices into [`ListedWindows::blocks`], relative to the first block of the range.
+    /// The blocks in their new order, numbered from the first block of the range.
     order: Numbers,
-    /// For each block in this order, one past its last position.
+    /// For each block in this order, the end of its positions.
     ends: Vec<u64>,
 }
 
@@ -32,28 +32,28 @@ struct Window {
     blocks: Range<usize>,
 }
 
-/// Finds samples under chunk-aware shuffling.
+/// Finds the sample at a position under chunk-aware shuffling of listed blocks.
 #[derive(Clone, Debug)]
 pub(super) struct ListedWindows {
     all: Arc<ListedBlocks>,
-    /// The places of the samples.
+    /// The places of the samples that are shuffled.
     places: Range<u64>,
-    /// The blocks that hold these places. Of the first and the last only the part in the range counts.
+    /// The blocks that hold these places. Of the first and the last block, only the part in `places` counts.
     blocks: Range<usize>,
-    /// Windows, about: some may be empty.
+    /// Approximate number of windows; some may be empty.
     windows: u64,
-    /// Positions in a stretch.
+    /// Length of a stretch, in positions.
     stretch: u64,
     epoch: Option<Epoch>,
     window: Option<Window>,
 }
 
-/// The kinds of random numbers that an epoch's key is used for.
+/// Make the random numbers from one key differ: those for the order of blocks, and for permutations of samples.
 const BLOCKS: u64 = 0;
 const SAMPLES: u64 = 1;
 
 impl ListedWindows {
-    /// Shuffles the samples at `places`, about `initial_fill` at a time.
+    /// Prepares to shuffle the samples at `places`, in windows of about `initial_fill` samples.
     pub fn new(all: Arc<ListedBlocks>, places: Range<u64>, initial_fill: u64) -> Self {
         let samples = places.end - places.start;
         let blocks = all.around(&places);
@@ -62,21 +62,22 @@ impl ListedWindows {
         Self { all, places, blocks, windows, stretch, epoch: None, window: None }
     }
 
-    /// The samples and the blocks of a window, on average.
+    /// Returns the average number of samples and of blocks of a window, rounded up.
     pub fn typical(&self) -> (u64, u64) {
         (self.stretch, (self.blocks.len() as u64).div_ceil(self.windows))
     }
 
-    /// Bytes that the order of an epoch takes.
+    /// Returns the bytes of memory that the order of an epoch takes.
     pub fn epoch_bytes(&self) -> u64 {
         let count = self.blocks.len() as u64;
         8 * count + Numbers::bytes_of(count, count)
     }
 
-    /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
+    /// Returns the sample at `position`, counted from the start of the range, in epoch `number`. `key_of` returns the
+    /// key of the epoch and the range.
     pub fn at(&mut self, number: u64, key_of: impl Fn() -> u64, position: u64) -> u64 {
         if self.epoch.as_ref().is_none_or(|e| e.number != number) {
-            // The memory of the last epoch is given back first.
+            // Frees the memory of the last epoch first.
             (self.epoch, self.window) = (None, None);
             self.epoch = Some(self.shuffled(number, key_of()));
         }
@@ -94,7 +95,7 @@ impl ListedWindows {
         self.all.sample(part.start + (at - begin))
     }
 
-    /// The places of a block that are in the range.
+    /// Returns the places of a block that are in the range.
     fn part(&self, block: u64) -> Range<u64> {
         self.all.part(self.blocks.start + block as usize, &self.places)
     }
@@ -111,13 +112,13 @@ impl ListedWindows {
         Epoch { number, key: base, order, ends }
     }
 
-    /// The window of a position: the blocks that begin in the same stretch as the block of the position.
+    /// Returns the window of a position: the blocks that begin in the same stretch as the block of the position.
     fn find(&self, epoch: &Epoch, position: u64) -> Window {
         let Epoch { key: base, ends, .. } = epoch;
         let block = ends.partition_point(|&end| end <= position);
         let begin = |block: usize| block.checked_sub(1).map_or(0, |before| ends[before]);
         let stretch = begin(block) / self.stretch;
-        // The block after one that ends at or beyond a position begins there.
+        // The first block that begins at or after `start` follows the first one that ends at or after it.
         let first_from = |start: u64| if start == 0 { 0 } else { ends.partition_point(|&end| end < start) + 1 };
         let blocks = first_from(stretch * self.stretch)..first_from((stretch + 1) * self.stretch).min(ends.len());
         let positions = begin(blocks.start)..begin(blocks.end);

@@ -1,5 +1,5 @@
-//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec, the blocks and the
-//! schedule alone. It takes O(1) memory, and where blocks are listed some bytes for each block.
+//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec, the blocks and
+//! the schedule alone. It takes O(1) memory, and some bytes for each listed block and each weight.
 //!
 //! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
 //! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
@@ -37,20 +37,20 @@ use crate::spec::Spec;
 use schedule::{Place, Schedule};
 use shuffle::Shuffle;
 
-/// A sample of an epoch; what it holds depends on nothing else (and on the epoch and the draw only where crops are random).
+/// A sample of an epoch. Its values depend on `index` only; if crops are random, on `epoch` and `draw` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sample {
     /// The reader's epoch, from 0.
     pub epoch: u64,
-    /// Its number in the grid of samples.
+    /// Its number among all samples.
     pub index: u64,
-    /// What tells its random crops from others of the epoch: its number, or, where weights draw samples, the position at which it
-    /// was drawn, since it may be drawn several times.
+    /// Makes its random crops differ from others of the epoch. It is `index`, or, if samples are drawn by weights, the
+    /// position of the draw, since a sample may be drawn several times.
     pub draw: u64,
 }
 
 impl Sample {
-    /// A sample that comes once in its epoch.
+    /// Makes a sample that comes once in its epoch.
     pub fn new(epoch: u64, index: u64) -> Self {
         Self { epoch, index, draw: index }
     }
@@ -59,7 +59,7 @@ impl Sample {
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The arguments of the order and the batch size; the others have their defaults.
+    /// Has only the arguments of the order and the batch size. All others have their defaults.
     spec: Spec,
     /// Which samples share chunks.
     blocks: Blocks,
@@ -67,12 +67,12 @@ pub struct Order {
     weights: Option<Weights>,
     schedule: Schedule,
     shard: u64,
-    /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
+    /// The shuffle in use, behind what [`range_of`] returned when it was made.
     shuffle: ((u64, u64), Shuffle),
 }
 
 impl Order {
-    /// The order of `samples` samples under `spec`, none of which share a chunk.
+    /// Makes the order of `samples` samples, none of which share a chunk.
     ///
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
@@ -81,7 +81,7 @@ impl Order {
         Self::with(spec, Blocks::single(samples), None, schedule)
     }
 
-    /// The order of samples under `spec`; those of a block share chunks.
+    /// Makes the order of the samples of `blocks`; those of one block share chunks.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -91,7 +91,7 @@ impl Order {
         Self::with(spec, blocks, None, schedule)
     }
 
-    /// The order of samples that are drawn by weights. It knows nothing of chunks.
+    /// Makes the order of `samples` samples that are drawn by weights. It ignores chunks.
     ///
     /// # Errors
     /// As [`Self::new`]; if the samples are to be shuffled too.
@@ -101,11 +101,12 @@ impl Order {
         Self::with(spec, Blocks::single(samples), Some(weights), schedule)
     }
 
-    /// The same samples from where `segments` stopped (see [`Self::segments`]), and how many of them were delivered. The spec may divide
-    /// them in another way than the last of the segments.
+    /// Returns the order of the same samples from where `segments` stopped (see [`Self::segments`]), and how many
+    /// samples of it this reader has delivered. The spec may divide the samples in another way than the last segment.
     ///
     /// # Errors
-    /// If shards that change weren't in the same epoch; if the segments contradict each other.
+    /// If the shards change, but the old ones weren't all in the same epoch; if the shards changed too often; if the
+    /// segments contradict each other.
     pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
         let samples = self.samples();
         let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
@@ -115,7 +116,7 @@ impl Order {
     fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
         let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.place(shard, 0))?;
-        // The rest of the spec may hold a long list of breaks.
+        // The rest of the spec isn't kept, since it may hold a long list of breaks.
         let spec = Spec { order: spec.order.clone(), batch_size: spec.batch_size, ..Spec::default() };
         Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
     }
@@ -125,50 +126,51 @@ impl Order {
         self.shuffle.1.is_random()
     }
 
-    /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
-    /// `None` if samples come in order, or in an order that knows nothing of chunks.
+    /// With chunk-aware shuffling, returns the average number of samples and of blocks in a shuffle window. `None` if
+    /// samples come in order, or in an order that ignores chunks.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.shuffle.1.window()
     }
 
-    /// Bytes of memory: the lists of blocks, the weights, and what the order of an epoch adds to them.
+    /// Returns the bytes of memory that lists of blocks, weights and the order of an epoch take.
     pub fn bytes(&self) -> u64 {
         self.blocks.bytes() + self.weights.as_ref().map_or(0, Weights::bytes) + self.shuffle.1.epoch_bytes()
     }
 
-    /// If samples are drawn by weights: whether one may come several times in an epoch.
+    /// Returns whether a sample may come several times in an epoch; `None` if samples aren't drawn by weights.
     pub fn replacement(&self) -> Option<bool> {
         self.weights.as_ref().map(Weights::replacement)
     }
 
-    /// Samples in an epoch, over all shards.
+    /// Returns the number of samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
         self.schedule.samples()
     }
 
-    /// What [`Self::resume`] needs to go on after `delivered` samples; the same on all shards.
+    /// Returns the segments that [`Self::resume`] needs to go on after `delivered` samples. They are the same on all
+    /// shards.
     pub fn segments(&self, delivered: u64) -> Vec<Segment> {
         self.schedule.segments(delivered)
     }
 
-    /// Samples that this reader delivers in its first epoch, those that pad it included.
+    /// Returns how many samples this reader delivers in its first epoch, padding included.
     pub fn epoch_samples(&self) -> u64 {
         let Place { sharding, shard, .. } = self.schedule.place(self.shard, 0);
         let held = |s: u64| sharding.start(self.samples(), s);
         sharding.padded(self.samples()).unwrap_or_else(|| held(shard + 1) - held(shard))
     }
 
-    /// The epoch of this reader and the position in the global order of its `k`-th sample.
+    /// Returns the epoch of this reader's `k`-th sample, and its position in the global order of the epoch.
     pub fn locate(&self, k: u64) -> (u64, u64) {
         let place = self.schedule.place(self.shard, k);
         (place.epoch, place.position)
     }
 
-    /// This reader's `k`-th sample.
+    /// Returns this reader's `k`-th sample.
     pub fn sample(&mut self, k: u64) -> Sample {
         let place = self.schedule.place(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
-            // What is left of another sharding keeps that one's order.
+            // The rest of an epoch that another sharding left keeps the order of that sharding.
             self.shuffle = shuffle(&self.spec, &self.blocks, self.weights.as_ref(), &place)
                 .expect("these arguments were good before");
         }
@@ -177,7 +179,7 @@ impl Order {
     }
 }
 
-/// The shard that `place` is in and how many there are, if that matters to the shuffle; else 0 of 1.
+/// Returns the shard of `place` and the number of shards if shards are shuffled on their own; otherwise (0, 1).
 fn range_of(place: &Place) -> (u64, u64) {
     if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
 }

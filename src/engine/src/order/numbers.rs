@@ -12,7 +12,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// `count` numbers less than `end`, from an iterator.
+    /// Collects `count` numbers less than `end` from an iterator.
     pub fn collect(count: usize, end: u64, numbers: impl Iterator<Item = u64>) -> Self {
         if end <= 1 << 32 {
             let mut short = Vec::with_capacity(count);
@@ -25,8 +25,9 @@ impl Numbers {
         }
     }
 
-    /// The numbers `0..n` in an order that is fixed by `key` (Fisher and Yates). O(n), unlike
-    /// [`super::Permutation`], but much faster for each number. The order must never change from one version to another.
+    /// Returns the numbers `0..n` in an order that is fixed by `key` (Fisher and Yates). Takes O(n) memory, unlike
+    /// [`super::Permutation`], but is much faster for each number. The order must never change from one version to
+    /// another.
     pub fn shuffled(n: u64, key: u64) -> Self {
         let mut all = Self::collect(n as usize, n, 0..n);
         for i in (1..n).rev() {
@@ -39,12 +40,12 @@ impl Numbers {
         all
     }
 
-    /// Bytes that a list of `count` numbers less than `end` takes.
+    /// Returns the bytes that a list of `count` numbers less than `end` takes.
     pub fn bytes_of(count: u64, end: u64) -> u64 {
         count * if end <= 1 << 32 { 4 } else { 8 }
     }
 
-    /// How many there are.
+    /// Returns the length of the list.
     pub fn len(&self) -> usize {
         match self {
             Self::Short(list) => list.len(),
@@ -52,15 +53,15 @@ impl Numbers {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The `i`-th.
+    /// Returns the `i`-th number.
     ///
     /// # Panics
-    /// If there are no more than `i`.
+    /// If `i` isn't less than the length.
     pub fn at(&self, i: usize) -> u64 {
         match self {
             Self::Short(list) => u64::from(list[i]),
@@ -68,12 +69,12 @@ impl Numbers {
         }
     }
 
-    /// All of them, in their order.
+    /// Returns all numbers in their order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.len()).map(|i| self.at(i))
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the list takes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Short(list) => 4 * list.capacity() as u64,

@@ -9,7 +9,8 @@ use std::hint::select_unpredictable;
 
 use crate::random::{GOLDEN, below, mix};
 
-/// Neighbours that are computed together. Each round of one waits for the round before, so four take little longer than one.
+/// Number of neighbouring positions that are computed together. Each round of a position waits for the round before, so
+/// four positions take little longer than one.
 const TOGETHER: u64 = 4;
 
 /// A permutation of `0..n`, fixed by its key.
@@ -18,12 +19,12 @@ pub struct Permutation {
     n: u64,
     /// One partner constant and one bit key per round.
     rounds: Vec<(u64, u64)>,
-    /// Where the positions `first..first + TOGETHER` go, as `(first, these)`.
+    /// Where the last computed positions `first..first + TOGETHER` go, as `(first, results)`.
     computed: Option<(u64, [u64; TOGETHER as usize])>,
 }
 
 impl Permutation {
-    /// The permutation of `0..n` that belongs to `key`.
+    /// Makes the permutation of `0..n` that belongs to `key`.
     pub fn new(n: u64, key: u64) -> Self {
         let bits = u64::from(u64::BITS - n.leading_zeros());
         // The distance from a random permutation shrinks by a constant factor per round; 6 log2 n rounds and some more
@@ -37,7 +38,7 @@ impl Permutation {
         Self { n, rounds, computed: None }
     }
 
-    /// Where position `x` (less than `n`) goes. Fastest for positions in order.
+    /// Returns where position `x` goes, which must be less than `n`. Fastest for positions in order.
     pub fn at(&mut self, x: u64) -> u64 {
         debug_assert!(x < self.n);
         if x.is_multiple_of(TOGETHER) {
@@ -49,12 +50,12 @@ impl Permutation {
         }
     }
 
-    /// Where `N` positions from `first` on go; what is beyond the last goes where that goes.
+    /// Returns where `N` positions from `first` on go. Positions beyond the last one go where the last one goes.
     fn from<const N: usize>(&self, first: u64) -> [u64; N] {
         let mut at = std::array::from_fn(|i| (first + i as u64).min(self.n - 1));
         for &(k, bit_key) in &self.rounds {
             for x in &mut at {
-                // Branches would be guessed wrongly every second time.
+                // No branches: the processor would predict every second one wrongly.
                 let apart = k.wrapping_sub(*x);
                 let partner = select_unpredictable(*x <= k, apart, apart.wrapping_add(self.n));
                 let larger = select_unpredictable(*x < partner, partner, *x);

@@ -1,14 +1,14 @@
 //! The schedule of a reader: its epochs, each divided among the shards, and the changes of the shards after a restore.
 //!
-//! A restore with other shards begins a new *segment*. The samples that all readers of the segment before had not
-//! delivered of their epoch are divided among the new shards, in the order of the old ones; later epochs are divided as
-//! usual. A second restore with other shards within that rest adds another segment. Then a sample is looked up through
-//! several segments. Segments whose rest has been delivered are dropped.
+//! A restore with other shards begins a new *segment*. Its readers first deliver the rest of the epoch, which the
+//! readers of the segment before left. The rest is divided among the new shards, in the order of the old ones; later
+//! epochs are divided as usual. A second restore with other shards within that rest adds another segment. Then a sample
+//! is looked up through several segments. Segments whose rest has been delivered are dropped.
 
 use super::shards::Sharding;
 use crate::error::{Error, Result};
 
-/// How often the shards may change within one epoch: the number of segments before the last one.
+/// How often the shards may change within one epoch, which is the number of segments before the last one.
 pub(super) const MAX_CHANGES: usize = 16;
 /// Limit on the shards of a segment that ended within an epoch. Each takes 16 bytes.
 pub(super) const MAX_OLD_SHARDS: u64 = 1 << 20;
@@ -26,15 +26,15 @@ pub struct Segment {
     pub delivered: u64,
 }
 
-/// The samples of one epoch that one reader of a segment delivers. In the segment's first epoch they are indices into
-/// the rest, else positions.
+/// The samples of one epoch that one reader of a segment delivers. They are positions in the epoch if `whole` is set.
+/// Otherwise they are indices into the rest that the segment began with.
 struct EpochShare {
     epoch: u64,
     whole: bool,
     shard: u64,
     start: u64,
     end: u64,
-    /// How many of them were delivered, counting repetitions.
+    /// How many of these samples were delivered, repetitions included.
     done: u64,
 }
 
@@ -44,7 +44,7 @@ impl Segment {
         Self { sharding, epoch, rest: 0, delivered: 0 }
     }
 
-    /// Where the reader of `shard` is after `k` samples.
+    /// Returns the share in which the reader of `shard` is after `k` samples.
     fn share(&self, samples: u64, shard: u64, k: u64) -> EpochShare {
         let Self { sharding, epoch, rest, .. } = *self;
         let (mut k, mut first, mut turn) = (k, epoch, 0);
@@ -63,18 +63,19 @@ impl Segment {
     }
 }
 
-/// The samples that the readers of a segment had not delivered of their epoch, shard by shard.
+/// The rest of an epoch that the readers of a segment left, shard by shard.
 #[derive(Clone, Debug)]
 struct Remainder {
     segment: Segment,
-    /// Whether these are positions in the epoch. Otherwise they are indices into the rest that the segment began with.
+    /// Whether the samples in `shards` are positions in the epoch. Otherwise they are indices into the rest that the
+    /// segment began with.
     whole: bool,
     /// For each shard: how many samples are left in the shards before it, and the first sample that is left in it.
     shards: Vec<(u64, u64)>,
 }
 
 impl Remainder {
-    /// The shard and the position (or index) of the `r`-th.
+    /// Returns the shard and the position (or index) of the `r`-th sample of the rest.
     fn find(&self, r: u64) -> (u64, u64) {
         // A shard with nothing left has the same count as the next one. So the last shard whose count is at most `r`
         // holds it.
@@ -107,22 +108,23 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a new reader of `samples` samples.
+    /// Makes the schedule of a new reader of `samples` samples.
     pub fn new(sharding: Sharding, samples: u64) -> Self {
         Self { samples, before: Vec::new(), segment: Segment::new(sharding, 0) }
     }
 
-    /// The schedule after a restore of `segments` (oldest first, each with what its readers delivered), and how many
-    /// samples of it the reader has delivered. If the sharding is that of the last segment, the segment goes on.
-    /// Otherwise the rest of its epoch is divided by the new sharding.
+    /// Makes the schedule after a restore of `segments` (oldest first, each with what its readers delivered). Returns
+    /// it and how many of its samples the reader has delivered. If the sharding is that of the last segment, this
+    /// segment goes on. Otherwise the rest of its epoch is divided by the new sharding.
     ///
     /// # Errors
-    /// If the readers of a segment were in different epochs, the segments contradict each other, or one more would be too many.
+    /// If the readers of a segment were in different epochs, if the segments contradict each other, or if the shards
+    /// changed too often.
     pub fn resume(sharding: Sharding, samples: u64, segments: &[Segment]) -> Result<(Self, u64)> {
         let Some((first, later)) = segments.split_first() else {
             return Ok((Self::new(sharding, samples), 0));
         };
-        // No reader writes more segments.
+        // A reader never writes more segments.
         if later.len() > MAX_CHANGES {
             return Err(Error::value(format!(
                 "the state contradicts itself: the shards changed {} times within one epoch, but no more than {MAX_CHANGES} \
@@ -159,8 +161,9 @@ impl Schedule {
         Ok((next, 0))
     }
 
-    /// The schedule with the segment after the current one, which ends now, and the same sharding. It begins with the
-    /// rest of the epoch, or with the next epoch if the rest is nothing or a whole epoch.
+    /// Ends the current segment. Returns the schedule with the next segment and the same sharding. This segment begins
+    /// with the rest of the epoch. If the whole epoch is left, it begins with this epoch; if nothing is left, with the
+    /// next one.
     fn remainder(self) -> Result<Self> {
         let Self { samples, mut before, segment } = self;
         let sharding = segment.sharding;
@@ -209,18 +212,18 @@ impl Schedule {
         Ok(Self { samples, before, segment: Segment { sharding, epoch: first.epoch, rest: total, delivered: 0 } })
     }
 
-    /// Samples in an epoch, over all shards.
+    /// Returns the number of samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The segments that a checkpoint stores after the readers have delivered `delivered` samples each.
+    /// Returns the segments that a checkpoint stores after the readers have delivered `delivered` samples each.
     pub fn segments(&self, delivered: u64) -> Vec<Segment> {
         let last = Segment { delivered, ..self.segment };
         self.before.iter().map(|remainder| remainder.segment).chain([last]).collect()
     }
 
-    /// The place of the `k`-th sample of the reader of `shard`.
+    /// Returns the place of the `k`-th sample of the reader of `shard`.
     pub fn place(&self, shard: u64, k: u64) -> Place {
         let share = self.segment.share(self.samples, shard, k);
         let sharding = self.segment.sharding;

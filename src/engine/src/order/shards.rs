@@ -10,14 +10,14 @@ pub struct Sharding {
     pub num_shards: u64,
     /// Samples per batch.
     pub batch_size: u64,
-    /// See [`Spec::pad_last_batch`].
+    /// Whether a shard's last sample is repeated until its last batch is full and all shards have equally many batches.
     pub pad_last_batch: bool,
-    /// See [`Spec::stick_to_shard`].
+    /// Whether a reader stays with its shard instead of moving on to the next one after each epoch.
     pub stick_to_shard: bool,
 }
 
 impl Sharding {
-    /// The sharding of `spec`.
+    /// Makes the sharding of `spec` for `samples` samples.
     ///
     /// # Errors
     /// If its arguments contradict each other, or a shard would be empty.
@@ -54,20 +54,21 @@ impl Sharding {
         })
     }
 
-    /// First of `count` positions that shard `shard` holds, `[count*s/S, count*(s+1)/S)`; `shard == num_shards` gives the
-    /// end of the last.
+    /// Returns the first of the positions that shard `shard` holds of `count` positions. A shard `s` of `S` holds
+    /// `[count*s/S, count*(s+1)/S)`. `shard == num_shards` gives the end of the last shard.
     pub fn start(&self, count: u64, shard: u64) -> u64 {
         (u128::from(count) * u128::from(shard) / u128::from(self.num_shards)) as u64
     }
 
-    /// With `pad_last_batch`: how many samples each reader delivers of `count` positions, repetitions included.
+    /// Returns how many samples each reader delivers of `count` positions, repetitions included; `None` without
+    /// `pad_last_batch`.
     pub fn padded(&self, count: u64) -> Option<u64> {
         self.pad_last_batch.then(|| count.div_ceil(self.num_shards).next_multiple_of(self.batch_size))
     }
 
-    /// Where the `k`-th sample lies of a reader that begins with `shard`, if all epochs have `samples` samples: how
-    /// many epochs later, in which shard, and how many samples after the start of that shard. With padding this may be
-    /// beyond the shard's end.
+    /// Finds the `k`-th sample of a reader that begins with `shard`, if all epochs have `samples` samples. Returns how
+    /// many epochs later it comes, in which shard, and how many samples after the start of that shard. With padding,
+    /// the last number may lie beyond the shard's end.
     pub fn locate(&self, samples: u64, shard: u64, k: u64) -> (u64, u64, u64) {
         let shards = self.num_shards;
         let next = |epoch: u64| if self.stick_to_shard { shard } else { (shard + epoch % shards) % shards };

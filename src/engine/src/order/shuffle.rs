@@ -18,11 +18,11 @@ enum Mode {
     All,
     /// All samples are shuffled in every epoch but the first.
     AllButFirst,
-    /// Only the shard is shuffled: it keeps its samples.
+    /// Each shard is shuffled on its own and keeps its samples.
     Shard,
 }
 
-/// From (epoch, position) to the sample.
+/// Maps (epoch, position) to a sample.
 #[derive(Clone, Debug)]
 pub(super) struct Shuffle {
     mode: Mode,
@@ -30,11 +30,12 @@ pub(super) struct Shuffle {
     /// With [`Mode::Shard`]: the shard and its positions.
     shard: (u64, Range<u64>),
     seed: u64,
-    /// For chunk-aware shuffling: if chunks hold several samples and the window is not the whole epoch.
+    /// Finds samples under chunk-aware shuffling. `None` without shuffling, if no two samples share a chunk, or if the
+    /// window is the whole epoch.
     windows: Option<Windows>,
-    /// For samples that are drawn by weights.
+    /// Finds samples that are drawn by weights; `None` without weights.
     draws: Option<Draws>,
-    /// Otherwise: the permutation in use, since consecutive positions share it, and its epoch.
+    /// Without `windows` and `draws`: the epoch and its permutation, kept because consecutive positions share it.
     current: Option<(u64, Permutation)>,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Shuffle {
 const WINDOWS: u64 = 1;
 
 impl Shuffle {
-    /// `shard` is the reader's own shard and its positions. It matters only with `stick_to_shard`.
+    /// Makes the shuffle. `shard` is the reader's own shard and its positions; it matters only with `stick_to_shard`.
     pub fn new(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, shard: (u64, Range<u64>)) -> Result<Self> {
         if spec.order.shuffle_after_epoch && (spec.order.random_shuffle || spec.order.stick_to_shard) {
             let other = if spec.order.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
@@ -79,17 +80,17 @@ impl Shuffle {
         self.mode != Mode::No || self.draws.is_some()
     }
 
-    /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.
+    /// With chunk-aware shuffling, returns the average number of samples and of blocks in a shuffle window.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.windows.as_ref().map(Windows::typical)
     }
 
-    /// Bytes that the order of an epoch takes.
+    /// Returns the bytes of memory that the order of an epoch takes; 0 without listed blocks.
     pub fn epoch_bytes(&self) -> u64 {
         self.windows.as_ref().map_or(0, Windows::epoch_bytes)
     }
 
-    /// The sample at `position` in `epoch`.
+    /// Returns the sample at `position` in `epoch`.
     pub fn at(&mut self, epoch: u64, position: u64) -> u64 {
         if let Some(draws) = &mut self.draws {
             return draws.at(self.seed, epoch, position);

@@ -1,4 +1,4 @@
-//! Listed blocks: each sample once, blocks together, whatever their sizes, and which samples lie in them.
+//! Tests of listed blocks: each sample comes once and blocks stay together, whatever the blocks' sizes and samples.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn ends(sizes: &[u64]) -> Vec<u64> {
     sizes.iter().scan(0, sum).collect()
 }
 
-/// Blocks of these sizes, of samples in order, or of samples that lie anywhere.
+/// Returns blocks of these sizes. Their samples are in order, or with `anywhere` shuffled.
 fn blocks(sizes: &[u64], anywhere: bool) -> Blocks {
     let n = sizes.iter().sum();
     match anywhere {
@@ -48,7 +48,7 @@ fn blocks(sizes: &[u64], anywhere: bool) -> Blocks {
     }
 }
 
-/// The samples of blocks that lie anywhere.
+/// Returns the samples of shuffled blocks, in the order of their places.
 fn rows(n: u64) -> Numbers {
     Numbers::shuffled(n, key(&[n, 8]))
 }
@@ -97,7 +97,8 @@ proptest! {
         }
     }
 
-    /// Between the first and the last sample of a block there are about as many others as a window holds.
+    /// Between the first and the last sample of a block, there are at most about as many other samples as a window
+    /// holds.
     #[test]
     fn blocks_stay_together(sizes in sizes(), anywhere: bool, fill in 1u64..100) {
         let all = blocks(&sizes, anywhere);
@@ -115,7 +116,7 @@ proptest! {
             let extent: &mut (u64, u64) = &mut extent[block];
             *extent = (extent.0.min(at as u64), at as u64);
         }
-        // A stretch holds half more than was asked for at most, or an average block, and a block reaches beyond it.
+        // A stretch holds at most half more than `fill`, or an average block. A block may reach beyond it.
         let stretch = (fill + fill / 2 + 1).max(all.samples().div_ceil(all.count()));
         let most = if fill >= all.samples() { all.samples() } else { stretch + largest };
         for (first, last) in extent.into_iter().filter(|e| e.0 != u64::MAX) {
@@ -152,8 +153,8 @@ const GOLDEN: [[u64; 10]; 3] = [
     [93, 92, 77, 79, 78, 94, 84, 80, 56, 57],
 ];
 
-/// Over many epochs a sample of any block comes anywhere: chi-squared over the fifths of an epoch, 5 sigma, for one sample of
-/// each block, since those of one block come together.
+/// Over many epochs, a sample of any block is equally likely at all positions: chi-squared over the fifths of an epoch,
+/// 5 sigma. Counts one sample of each block, since samples of one block come together.
 #[test]
 fn uniform_over_epochs() {
     const EPOCHS: u64 = 4000;

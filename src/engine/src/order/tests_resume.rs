@@ -1,4 +1,4 @@
-//! Orders that stop and go on: with the same shards, and with others.
+//! Tests of orders that stop and go on, with the same shards and with others.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -
     })
 }
 
-/// An order of `n` samples; with a small `initial_fill` three of them share a chunk, and then one, and so on.
+/// Makes an order of `n` samples. With a small `initial_fill`, three samples share a chunk, the next one has a chunk of
+/// its own, and so on.
 fn new(spec: &Spec, n: u64) -> Result<Order> {
     if spec.order.initial_fill == 1024 {
         return Order::new(spec, n);
@@ -37,11 +38,12 @@ fn resume(spec: &Spec, n: u64, segments: &[Segment]) -> Result<(Order, u64)> {
     new(spec, n)?.resume(segments)
 }
 
-/// Samples by epoch, each with how often it was delivered.
+/// For each epoch, how often each sample was delivered.
 type Seen = BTreeMap<u64, Vec<u64>>;
 
-/// Delivers from where `segments` stopped, as long as `going` says so of (epoch, samples delivered), by all shards in lockstep.
-/// What a shard repeats isn't counted. Where it stopped, and the epoch, unless the shards aren't in the same one.
+/// Delivers samples from where `segments` stopped, on all shards in lockstep, as long as `going` is true for the epoch
+/// and the number of samples delivered. Counts them in `seen`, without repetitions. Returns where it stopped and the
+/// epoch; `None` if the shards aren't in the same one.
 fn deliver(
     spec: &Spec,
     n: u64,
@@ -58,12 +60,12 @@ fn deliver(
         let in_rest = spec.order.pad_last_batch && segment.rest > 0 && begun == segment.epoch;
         let empty = in_rest && segment.rest * shard / shards == segment.rest * (shard + 1) / shards;
         let stop = (next..).find(|&k| !going(order.locate(k).0, k - next)).unwrap();
-        // With the sample before, which may be the one that is repeated.
+        // Includes the sample before, since the first one may repeat it.
         let from = next.saturating_sub(1);
         let mut mine: Vec<(u64, u64)> = (from..stop).map(|k| (order.locate(k).0, order.sample(k).index)).collect();
         mine.dedup();
         for (epoch, sample) in mine.into_iter().skip((next - from) as usize) {
-            // A shard of a short rest with nothing in it repeats what is another's, to stay in step.
+            // If a short rest leaves a shard empty, the shard repeats a sample of another shard to stay in step.
             if !(empty && epoch == begun) {
                 seen.entry(epoch).or_insert_with(|| vec![0; n as usize])[sample as usize] += 1;
             }
@@ -81,7 +83,7 @@ fn deliver(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// From every step of a small epoch, what follows is what would have followed.
+    /// After a stop at any step of a small epoch, the samples are those of a run without a stop.
     #[test]
     fn resumed_with_the_same_shards_equals_the_straight_run(
         n in 1u64..40, shards in 1u64..5, batch in 1u64..6, mode in 0u8..4, stick: bool, pad: bool,
@@ -135,7 +137,7 @@ proptest! {
         }
     }
 
-    /// Orders of garbage end, in errors or samples.
+    /// Random segments give errors or samples, and lookups end.
     #[test]
     fn segments_that_contradict_each_other_are_refused_or_harmless(
         n in 1u64..40, shards in 1u64..5,
@@ -166,8 +168,8 @@ fn the_rest_goes_to_the_new_shards_in_order() {
         let (mut order, next) = resume(&spec(3, shard, 2, 0, false, true), 10, &segments).unwrap();
         (next..next + 8).map(|k| order.sample(k).index).collect::<Vec<_>>()
     };
-    // The rest is [4, 9]: shard 0 of 3 has nothing of it and repeats the sample that comes next. The epoch after it is divided
-    // as usual, each reader one shard further.
+    // The rest is [4, 9]. Shard 0 of 3 has no sample of it and repeats the sample that comes next. The epoch after it
+    // is divided as usual, each reader one shard further.
     assert_eq!(found(0), [4, 4, 3, 4, 5, 5, 6, 7]);
     assert_eq!(found(1), [4, 4, 6, 7, 8, 9, 0, 1]);
     assert_eq!(found(2), [9, 9, 0, 1, 2, 2, 3, 4]);
@@ -192,7 +194,7 @@ fn shards_in_different_epochs_cannot_change() {
     let segments = Order::new(&spec(3, 0, 13, 0, false, false), 40).unwrap().segments(13);
     let error = resume(&spec(2, 0, 13, 0, false, false), 40, &segments).unwrap_err();
     assert!(error.message().contains("epoch 0") && error.message().contains("pad_last_batch"), "{error}");
-    // With the same ones it goes on.
+    // With the same shards it goes on.
     assert_eq!(resume(&spec(3, 0, 13, 0, false, false), 40, &segments).unwrap().1, 13);
 }
 

@@ -1,4 +1,5 @@
-//! Chunk-aware shuffling: each sample once, blocks together, and as random as it says.
+//! Tests of chunk-aware shuffling: each sample comes once, blocks stay together, and the order is as random as
+//! documented.
 
 use proptest::prelude::*;
 
@@ -14,7 +15,7 @@ fn spec(shards: i64, shard: i64, fill: u64) -> Spec {
     })
 }
 
-/// An axis of `samples` samples in blocks of `size`.
+/// Returns the runs of an axis of `samples` samples in blocks of `size`.
 fn regular(samples: u64, size: u64) -> Vec<Run> {
     let runs = [Run { size, count: samples / size }, Run { size: samples % size, count: 1 }];
     runs.into_iter().filter(|r| r.size > 0 && r.count > 0).collect()
@@ -71,7 +72,8 @@ proptest! {
         }
     }
 
-    /// Between the first and the last sample of a block there are about as many others as a window holds.
+    /// Between the first and the last sample of a block, there are at most about as many other samples as a window
+    /// holds.
     #[test]
     fn blocks_stay_together(n in 500u64..3000, size in 2u64..40, fill in 1u64..400) {
         let blocks = Blocks::new(&[regular(n, size)]);
@@ -109,7 +111,7 @@ const GOLDEN_SHARD: [u64; 8] = [32, 27, 36, 31, 26, 22, 35, 25];
 const GOLDEN_LARGE: [u64; 6] =
     [5_873_089_379_770, 8_736_502_700_087, 3_242_152_154_394, 4_043_695_739_655, 1_974_506_713_616, 7_486_771_678_868];
 
-/// Where nothing is shared, or all samples are drawn among all, the order is that of one permutation.
+/// If samples share no chunk, or if the window is the whole epoch, the order is one permutation of all samples.
 #[test]
 fn without_blocks_it_is_one_permutation() {
     let plain = epoch_of(&mut Order::new(&spec(1, 0, 8), 200).unwrap(), 3);
@@ -139,8 +141,8 @@ fn sticking_to_a_shard_keeps_whole_blocks() {
     }
 }
 
-/// Over many epochs a sample comes anywhere, one of the short block too: chi-squared over the fifths of an epoch, 5 sigma,
-/// for one sample of each block, since those of one block come together.
+/// Over many epochs, a sample is equally likely at all positions, also one of the short block: chi-squared over the
+/// fifths of an epoch, 5 sigma. Counts one sample of each block, since samples of one block come together.
 #[test]
 fn uniform_over_epochs() {
     const N: u64 = 402;
@@ -156,8 +158,8 @@ fn uniform_over_epochs() {
     assert_uniform(&count, N, EPOCHS);
 }
 
-/// Asserts that samples come anywhere: `count` says of each in which fifths of the `n` positions it came in so many epochs
-/// (chi-squared, 5 sigma).
+/// Asserts that samples are equally likely at all positions (chi-squared, 5 sigma). For each sample, `count` has how
+/// often it came in each fifth of the `n` positions, over `epochs` epochs.
 pub(super) fn assert_uniform(count: &[[u32; 5]], n: u64, epochs: u64) {
     let places = |fifth: usize| (0..n).filter(|p| p * 5 / n == fifth as u64).count() as f64;
     let mut chi2 = 0.0;
@@ -171,8 +173,9 @@ pub(super) fn assert_uniform(count: &[[u32; 5]], n: u64, epochs: u64) {
     assert!((chi2 - freedom).abs() < 5.0 * (2.0 * freedom).sqrt(), "chi2 {chi2} at {freedom} degrees of freedom");
 }
 
-/// What the documentation says: with `b` samples a block and `f` in a window, a sample shares its block with
-/// (B - 1) (b - 1) / (f - 1) others of its batch, and its place in the epoch says nothing of its number.
+/// Tests what the documentation says. With `b` samples in a block, `f` in a window and `B` in a batch, a sample shares
+/// its block with (B - 1) (b - 1) / (f - 1) other samples of its batch. Its position in the epoch says nothing about
+/// its number.
 #[test]
 fn as_random_as_documented() {
     for (b, f, batch) in [(8u64, 1024u64, 16usize), (24, 1024, 32), (24, 4096, 32)] {
@@ -193,13 +196,13 @@ fn as_random_as_documented() {
         let expected = (batch as f64 - 1.0) * (b as f64 - 1.0) / (f as f64 - 1.0);
         assert!((found / expected - 1.0).abs() < 0.05, "{found}, expected {expected}");
 
-        // Correlation of place and number: like that of n / b random blocks.
+        // Position and number correlate no more than for n / b random blocks.
         let mean = (n as f64 - 1.0) / 2.0;
         let covariance: f64 = samples.iter().enumerate().map(|(at, &s)| (at as f64 - mean) * (s as f64 - mean)).sum();
         let correlation = covariance / (n as f64 * (n as f64 * n as f64 - 1.0) / 12.0);
         assert!(correlation.abs() < 5.0 / (n as f64 / b as f64).sqrt(), "{correlation}");
 
-        // Neighbours are apart like random pairs, but for those of one window.
+        // Neighbours are as far apart as random pairs, except for those of one window.
         let apart: f64 = samples.windows(2).map(|w| w[0].abs_diff(w[1]) as f64 / n as f64).sum::<f64>() / n as f64;
         assert!((apart - 1.0 / 3.0).abs() < 0.01, "{apart}");
     }
@@ -210,7 +213,7 @@ fn windows_are_as_large_as_asked_for() {
     let order = Order::by_chunks(&spec(1, 0, 1024), Blocks::new(&[regular(100_000, 24)])).unwrap();
     let (samples, blocks) = order.window().unwrap();
     assert!((1000..1050).contains(&samples) && (42..45).contains(&blocks), "{samples} {blocks}");
-    // A block larger than a window is a window.
+    // A block larger than a window is a window of its own.
     let order = Order::by_chunks(&spec(1, 0, 10), Blocks::new(&[regular(100_000, 1000)])).unwrap();
     assert_eq!(order.window(), Some((1000, 1)));
     assert_eq!(Order::by_chunks(&spec(1, 0, 10), Blocks::single(100)).unwrap().window(), None);

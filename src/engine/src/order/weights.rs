@@ -1,10 +1,11 @@
 //! Samples drawn by weights: the arguments `weights`, `num_samples` and `replacement`.
 //!
-//! With replacement, each position of an epoch draws a sample on its own: a random number is looked up among the sums of the
-//! weights. Without, the samples of an epoch are those that come first in a race: sample `i` arrives after `E / w` with an
-//! exponentially distributed `E`, which draws them one after the other in proportion to the weights that are left (Efraimidis
-//! and Spirakis, 2006). The epoch's samples are then a list. Draws depend on the seed, the epoch and the position alone, are
-//! the same on every platform, and must never change from one version to another.
+//! With replacement, each position of an epoch draws a sample on its own: a random number is looked up among the sums
+//! of the weights. Without replacement, samples run a race, and those that arrive first are the samples of the epoch. A
+//! sample of weight `w` arrives after the time `E / w`, where `E` is exponentially distributed. So samples are drawn
+//! one after the other in proportion to the weights that are left (Efraimidis and Spirakis, 2006), and the epoch's
+//! samples are kept as a list. Draws depend only on the seed, the epoch and the position, are the same on every
+//! platform, and must never change from one version to another.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub struct Weights {
     count: u64,
     draws: u64,
     kind: Kind,
-    /// A text that stands for the weights, in checkpoints.
+    /// A hash of the weights, for checkpoints.
     digest: String,
 }
 
@@ -27,16 +28,16 @@ pub struct Weights {
 enum Kind {
     /// With replacement: for each sample the sum of the weights up to it.
     Sums(Arc<Vec<f64>>),
-    /// Without.
+    /// Without replacement: the weights.
     Race(Arc<Table<f64>>),
 }
 
 impl Weights {
-    /// The weights of `samples` samples, of which an epoch draws `num_samples`, or as many as there are. `limit` is what the
-    /// user's limit leaves of memory.
+    /// Makes the weights of `samples` samples. An epoch draws `num_samples`, by default as many as there are. `limit`
+    /// is the number of bytes that the user's limit on host memory leaves; `None`: no limit.
     ///
     /// # Errors
-    /// If these aren't weights of the samples, if there are too few positive ones, or if memory is lacking.
+    /// If the table isn't one valid weight for each sample, if too few weights are positive, or if memory is lacking.
     pub fn new(
         table: Arc<Table<f64>>,
         samples: u64,
@@ -76,12 +77,12 @@ impl Weights {
         Ok(Self { count: samples, draws, kind, digest })
     }
 
-    /// Samples in an epoch.
+    /// Returns the number of samples in an epoch.
     pub fn draws(&self) -> u64 {
         self.draws
     }
 
-    /// A text that stands for the weights, and for how they are used.
+    /// Returns a text that identifies the weights and how they are used, for checkpoints.
     pub(crate) fn described(&self) -> String {
         let how = if self.replacement() { "with" } else { "without" };
         format!("{} with hash {}, {how} replacement", self.count, self.digest)
@@ -92,7 +93,8 @@ impl Weights {
         matches!(self.kind, Kind::Sums(_))
     }
 
-    /// Bytes of memory: the weights or their sums, and what an epoch's list takes while it is made.
+    /// Returns the bytes of memory that the weights or their sums take, and without replacement the list of an epoch
+    /// while it is made.
     pub fn bytes(&self) -> u64 {
         match &self.kind {
             Kind::Sums(sums) => 8 * sums.capacity() as u64,
@@ -104,14 +106,14 @@ impl Weights {
     }
 }
 
-/// The sums of the weights, up to each. They are scaled by a power of two, so that they can't overflow, and what rounding
-/// loses is added to the next sum (Kahan).
+/// Returns for each sample the sum of the weights up to its own. Weights are scaled by a power of two, so that sums
+/// can't overflow. What rounding loses is added to the next sum (Kahan).
 fn sums(weights: &[f64], limit: Option<u64>) -> Result<Vec<f64>> {
     let scale = power_below_one(weights.iter().copied().fold(0.0, f64::max));
     let mut sums = room(weights.len() as u64, limit)?;
     let (mut sum, mut lost) = (0.0f64, 0.0f64);
     for &weight in weights {
-        // A weight of 0 must not add what others lost.
+        // A weight of 0 must not add what others lost: its sample would be drawn.
         if weight > 0.0 {
             let more = weight * scale + lost;
             let next = (sum + more).max(sum);
@@ -123,21 +125,21 @@ fn sums(weights: &[f64], limit: Option<u64>) -> Result<Vec<f64>> {
     Ok(sums)
 }
 
-/// The power of two that takes a positive number to between 1/2 and 1; no further than numbers go.
+/// Returns the power of two that scales a positive number to between 1/2 and 1, or as close to that as an `f64` can be.
 fn power_below_one(x: f64) -> f64 {
     let exponent = (x.to_bits() >> 52) as i64 - 1022;
     f64::from_bits(((1023 - exponent).clamp(1, 2046) as u64) << 52)
 }
 
-/// A number from 0 to before 1, of 53 bits.
+/// Makes a number from 0 to below 1 from 53 of the bits.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The natural logarithm of a positive number, to a few units of the last place. Only operations that are rounded in one way
-/// everywhere are used, which a system's `log` doesn't promise.
+/// Returns the natural logarithm of a positive number, exact to a few units of the last place. Uses only operations
+/// that are rounded the same way everywhere. A system's `log` doesn't promise this.
 fn ln(x: f64) -> f64 {
-    // Subnormal numbers are brought up first.
+    // Scales subnormal numbers up first.
     let (x, less) = if x < f64::MIN_POSITIVE { (x * (1u64 << 54) as f64, 54) } else { (x, 0) };
     let bits = x.to_bits();
     let (mut exponent, mut m) = ((bits >> 52) as i64 - 1023 - less, f64::from_bits(bits << 12 >> 12 | 1023 << 52));
@@ -151,7 +153,7 @@ fn ln(x: f64) -> f64 {
     exponent as f64 * std::f64::consts::LN_2 + 2.0 * s * series
 }
 
-/// When a sample arrives (the logarithm of the time, which can't overflow), and its number.
+/// The logarithm of the time at which a sample arrives (the time itself could overflow), and the sample's number.
 #[derive(Clone, Copy)]
 struct Arrival(f64, u64);
 
@@ -177,7 +179,7 @@ impl Draws {
         Self { weights, current: None }
     }
 
-    /// The sample at `position` in `epoch`.
+    /// Returns the sample at `position` in `epoch`.
     pub fn at(&mut self, seed: u64, epoch: u64, position: u64) -> u64 {
         match &self.weights.kind {
             Kind::Sums(sums) => {
@@ -186,7 +188,7 @@ impl Draws {
             }
             Kind::Race(table) => {
                 if self.current.as_ref().is_none_or(|(of, _)| *of != epoch) {
-                    // The memory of the last epoch is given back first.
+                    // Frees the memory of the last epoch first.
                     self.current = None;
                     let key = key(&[seed, epoch, DRAWS]);
                     self.current = Some((epoch, race(table.values(), self.weights.draws, key)));
@@ -197,12 +199,12 @@ impl Draws {
     }
 }
 
-/// The `draws` samples that arrive first, in their order.
+/// Returns the `draws` samples that arrive first, in the order of their arrival.
 fn race(weights: &[f64], draws: u64, key: u64) -> Numbers {
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(weights.len());
     arrivals.extend(weights.iter().enumerate().filter(|&(_, &weight)| weight > 0.0).map(|(i, &weight)| {
         let bits = mix(key.wrapping_add(GOLDEN.wrapping_mul(i as u64 + 1)));
-        // Between 0 and 1, and neither of them.
+        // Above 0 and below 1, except that the largest of the 2^53 numbers is rounded to 1.
         let uniform = unit(bits) + 0.5 / (1u64 << 53) as f64;
         Arrival(ln(-ln(uniform)) - ln(weight), i as u64)
     }));

@@ -1,7 +1,8 @@
-//! Chunk-aware shuffling: blocks of samples that share chunks are permuted, and samples among the blocks of a window.
+//! Chunk-aware shuffling: permutes blocks of samples that share chunks, then the samples of each window of blocks.
 //!
-//! The samples are cut into windows of about `initial_fill`, each made of blocks that are drawn anew in each epoch. Within a
-//! window, a permutation of its samples gives the block, and the sample in the block, at each position.
+//! The samples are cut into windows of about `initial_fill` samples. Each window has blocks that are drawn anew in each
+//! epoch. For each position in a window, a permutation of the window's samples gives the block and the sample in the
+//! block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,17 +11,18 @@ use super::blocks::{Blocks, Kind};
 use super::grid_windows::GridWindows;
 use super::listed_windows::ListedWindows;
 
-/// Finds samples under chunk-aware shuffling.
+/// Finds the sample at a position under chunk-aware shuffling.
 #[derive(Clone, Debug)]
 pub(super) enum Windows {
-    /// Of blocks of a grid.
+    /// Windows of blocks of a grid.
     Grid(GridWindows),
-    /// Of blocks that are listed.
+    /// Windows of listed blocks.
     Listed(ListedWindows),
 }
 
 impl Windows {
-    /// Shuffles the samples in `range`, about `initial_fill` at a time. The range counts samples block by block.
+    /// Prepares to shuffle the samples at the positions in `range`, in windows of about `initial_fill` samples.
+    /// Positions count block by block.
     pub fn new(blocks: &Blocks, range: Range<u64>, initial_fill: u64) -> Self {
         match blocks.kind() {
             Kind::Grid(blocks) => Self::Grid(GridWindows::new(Arc::clone(blocks), range, initial_fill)),
@@ -28,7 +30,7 @@ impl Windows {
         }
     }
 
-    /// The samples and the blocks of a window, on average.
+    /// Returns the average number of samples and of blocks of a window, rounded up.
     pub fn typical(&self) -> (u64, u64) {
         match self {
             Self::Grid(windows) => windows.typical(),
@@ -36,7 +38,7 @@ impl Windows {
         }
     }
 
-    /// Bytes that the order of an epoch takes.
+    /// Returns the bytes of memory that the order of an epoch takes.
     pub fn epoch_bytes(&self) -> u64 {
         match self {
             Self::Grid(_) => 0,
@@ -44,7 +46,8 @@ impl Windows {
         }
     }
 
-    /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
+    /// Returns the sample at `position`, counted from the start of the range, in `epoch`. `key` returns the key of the
+    /// epoch and the range.
     pub fn at(&mut self, epoch: u64, key: impl Fn() -> u64, position: u64) -> u64 {
         match self {
             Self::Grid(windows) => windows.at(epoch, key, position),

@@ -1,4 +1,4 @@
-//! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
+//! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each box.
 
 use std::ops::{Deref, Range};
 
@@ -12,28 +12,30 @@ use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim
 
 /// What a sample reads along one dimension.
 struct Reads {
-    /// The numbers of its elements that lie in its segment.
+    /// Which elements of the sample, by number, lie in the sample's segment.
     inside: Range<i64>,
-    /// Its elements.
+    /// Number of elements of the sample.
     window: i64,
-    /// Where the element number 0 is, or would be.
+    /// Position of the sample's element 0 along the dimension. It may lie outside.
     first: i64,
-    /// The distance of its elements.
+    /// Distance between neighbouring elements of the sample.
     stride: i64,
-    /// The first and the last element of its segment.
+    /// Positions of the first and the last element of the segment.
     edges: (i64, i64),
 }
 
-/// Elements of a sample along one dimension: element `k` is at `first + k * stride`.
+/// Elements of a sample along one dimension: element `k` is at position `first + k * stride`.
 struct Piece {
     ks: Range<i64>,
     first: i64,
     stride: i64,
 }
 
-/// The runs of a sample along one dimension: those of all samples, or its own.
+/// The runs of a sample along one dimension.
 enum Runs<'a> {
+    /// Runs that all samples share, because the dimension is read whole.
     Whole(&'a [ChunkRun]),
+    /// Runs of this sample.
     Own(ChunkRuns),
 }
 
@@ -49,7 +51,8 @@ impl Deref for Runs<'_> {
 }
 
 impl Reads {
-    /// The elements that are read: those inside, and, if edges are repeated, the others.
+    /// Returns the elements that are read: those inside the segment, and with `repeats_edges` also those outside, which
+    /// are read from the segment's edges.
     fn pieces(&self, repeats_edges: bool) -> impl Iterator<Item = Piece> {
         let Self { ref inside, window, first, stride, edges: (first_inside, last_inside) } = *self;
         let edge = |ks, first| Piece { ks, first, stride: 0 };
@@ -60,7 +63,8 @@ impl Reads {
     }
 }
 
-/// What a sample with this start reads along one dimension of an array.
+/// Returns what a sample with this start reads along one dimension of an array. `row` is the first element and the
+/// number of elements of its row in ragged arrays.
 fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, (start, row): (&[Start], (u64, u64))) -> Reads {
     match dim.role {
         Role::Ragged => {
@@ -85,7 +89,8 @@ fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, (start, r
     }
 }
 
-/// The boxes of the mask of one sample: true inside, and false around it.
+/// Adds the boxes of one sample's mask: true for elements in the segment, false for elements around it. `origin` is the
+/// place of the sample's first element in the output.
 pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[Start], origin: i64) {
     let target = Target { output: mask.output as u32, src_size: 1, dst_size: 1 };
     let mut strides = vec![1i64; mask.axes.len()];
@@ -102,7 +107,7 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
             (inside.start, inside.end, cut.window)
         };
         let ranges: Vec<_> = mask.axes.iter().map(range).collect();
-        // The dimensions that the sample lacks are one element, which may lie outside.
+        // A dimension that the sample doesn't have is one element, which may lie outside.
         let mut dropped = (0..geometry.axes.len()).filter(|a| mask.axes.iter().all(|(kept, _)| kept != a));
         if ranges.iter().any(|(from, to, _)| from >= to)
             || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
@@ -120,9 +125,9 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
 }
 
 impl Planner {
-    /// The boxes of one array in one sample. `start` is the sample's start along each axis, and `row` the first element and the
-    /// number of elements of its row in ragged arrays; `origin` is where the placement's first element goes in the output, in
-    /// elements of the batch.
+    /// Adds the boxes of one array in one sample. `start` is the sample's start along each axis. `row` is the first
+    /// element and the number of elements of its row in ragged arrays. `origin` is where the placement's first element
+    /// goes in the output, in elements of the batch.
     pub(super) fn place(
         &self,
         out: &mut Boxes,
@@ -140,7 +145,7 @@ impl Planner {
 
         let is_empty = |dim: &ViewDim| dim.role == Role::Ragged && row.1 == 0;
         if view.dims.iter().any(is_empty) {
-            // There is no box without elements.
+            // An empty row has no boxes.
             return;
         }
         let reads = |dim| reads(geometry, dim, view, p.offset, (start, row));
@@ -156,8 +161,8 @@ impl Planner {
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
         for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
-            // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
-            // each.
+            // Stores without an element of the sample are skipped. In the others, the joined dimension is cut to the
+            // part that lies in the store.
             let mut lists: PerDim<Runs<'_>> = PerDim::new();
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
@@ -174,7 +179,7 @@ impl Planner {
                     }
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
                     match pick {
-                        // All elements are one, or they ascend.
+                        // Without picks, all elements are the same one (distance 0), or they ascend.
                         None if stride == 0 => {
                             if (lo..hi).contains(&first) {
                                 list.extend(chunk_runs(None, first, 0, ks, &grids.dims[d], starts[part]));
@@ -209,7 +214,8 @@ impl Planner {
         }
     }
 
-    /// Each combination of runs is one box in one chunk. `norms`: how many the geometry has.
+    /// Adds a box for each combination of runs, one run along each dimension. A box lies in one chunk. `norms` is the
+    /// number of norms of the geometry.
     fn walk(
         &self,
         out: &mut Boxes,
@@ -256,15 +262,18 @@ impl Planner {
         }
     }
 
-    /// The boxes of the placement outside the region of interest, or beyond a break. `ranges` are (inside from, to, window).
+    /// Adds the boxes of the placement outside the region of interest, or beyond a break. `ranges` has for each
+    /// dimension: the first element inside, the end of the elements inside, and the number of all elements.
     fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
         let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
         outside(out, target, op_index(p.norm, false), origin, &p.strides, ranges, &repeat);
     }
 }
 
-/// The boxes around what is inside: for each dimension those before and after it, with the dimensions before restricted to
-/// what is inside, so that no element comes twice. `ranges` are (inside from, to, window); `repeat` are further dimensions.
+/// Adds the boxes for all elements outside: along each dimension, those before and after the elements inside. The
+/// dimensions before it are restricted to their elements inside, so that no element comes twice. `ranges` has for each
+/// dimension: the first element inside, the end of the elements inside, and the number of all elements. `repeat` are
+/// further dimensions.
 fn outside(
     out: &mut Boxes,
     target: Target,

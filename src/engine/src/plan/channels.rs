@@ -1,26 +1,29 @@
-//! The boxes of an array whose channels are normalised differently: one for each, or one with a table for all.
+//! Makes the boxes of an array whose channels are normalised differently: one box for each channel, or one box for all
+//! channels, with a table.
 
 use super::jobs::{Along, Boxes, Dim, Target};
 use super::{ChunkId, advance, op_index, table_op};
 use crate::geometry::Channels;
 
-/// Elements of one channel that lie together in the output, in one chunk, from which on the channel has a box of its own: a few
-/// rows of an image or a field. Shorter ones come with all channels in one box, whose operation has a table.
+/// A channel has a box of its own if at least this many of its elements lie together in the output, within one chunk: a
+/// few rows of an image or a field. Otherwise all channels are in one box, whose operation has a table.
 const OWN_BOX: u64 = 1024;
 
 /// What the boxes of the channels of one array in one chunk have in common.
 pub(super) struct Place {
     pub chunk: ChunkId,
     pub target: Target,
-    /// How many norms the geometry has, and the one of the array's first channel.
+    /// Number of norms of the geometry.
     pub norms: usize,
+    /// Index of the norm of the array's first channel.
     pub norm: usize,
     pub swap: bool,
 }
 
-/// The boxes of channels that are normalised differently: one for each, or one for all along the dimension of channels that moves
-/// fastest. `dims` begin with those of the array. `index` tells the index of the first element of each, and the distance of the
-/// next, by which channels are numbered.
+/// Adds the boxes of channels that are normalised differently: one box for each channel, or one box for all channels
+/// along the fastest of the dimensions of channels. `src` and `dst` are the places of the first element in the chunk
+/// and in the output. `dims` begin with the dimensions of the array. `index` returns for a dimension the index of the
+/// first element, and the distance to the next one. Channels are numbered by these indices.
 pub(super) fn by_channel(
     out: &mut Boxes,
     place: &Place,
@@ -32,7 +35,7 @@ pub(super) fn by_channel(
     let mut one = dims.to_vec();
     channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
     let mut counted = channels.dims.clone();
-    // The elements of a channel in this box that lie between it and the next one.
+    // Number of elements of one channel in this box that lie between its first element and the next channel along `d`.
     let together = |d: usize| one.iter().filter(|dim| dim.dst < dims[d].dst).map(|dim| dim.n).product::<u64>();
     let table = channels.table.zip(channels.dims.last().copied());
     let table = table.filter(|&(_, (d, _))| dims[d].n > 1 && together(d) < OWN_BOX);

@@ -4,32 +4,34 @@ use smallvec::SmallVec;
 
 use crate::dataset::DimGrid;
 
-/// A run of a sample's elements along one dimension that lie in one chunk at equal distances.
+/// A run: elements of a sample along one dimension that lie in one chunk at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkRun {
     /// Index of the chunk along the dimension.
     pub chunk: u64,
-    /// Index of the first element in the sample.
+    /// Number of the first element in the sample.
     pub k: i64,
-    /// Elements.
+    /// Number of elements.
     pub n: u32,
     /// Position of the first element in the chunk.
     pub pos: i64,
-    /// Distance of the elements in the chunk; may be zero or negative where `pick` says so.
+    /// Distance between neighbouring elements in the chunk. It may be zero (a repeated element) or negative (where
+    /// `pick` says so).
     pub step: i64,
-    /// Index of the first element in the dimension as samples see it, and the distance of the others there.
+    /// Index of the first element in the dimension as samples see it, with picks applied, and the distance to the next
+    /// element there.
     pub at: (i64, i64),
 }
 
-/// The runs of one dimension of a sample, of which most have few.
+/// The runs of a sample along one dimension. Most samples have few.
 pub(super) type ChunkRuns = SmallVec<[ChunkRun; 2]>;
 
 /// Extents are 32 bits wide in the kernels; longer runs are cut.
 const MAX_EXTENT: u32 = 1 << 30;
 
-/// The runs of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element has
-/// the joined index `origin`. All elements must lie in this grid. With `pick` the dimension consists of these joined
-/// indices.
+/// Returns the runs of the elements `ks` of a sample. Element `k` is at `start + k * stride` along the dimension. The
+/// first element of `grid` has the joined index `origin`, which counts over all joined stores. All elements must lie in
+/// this grid. With `pick`, the dimension consists of the elements with these joined indices.
 pub(super) fn chunk_runs(
     pick: Option<&[u64]>,
     start: i64,
@@ -46,7 +48,8 @@ pub(super) fn chunk_runs(
     runs
 }
 
-/// Runs of equal distance, cut at chunk borders arithmetically: the cost is per chunk, not per element.
+/// Cuts elements at equal distances into runs at chunk borders. The borders are computed, so the cost is per chunk and
+/// not per element.
 fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) -> ChunkRuns {
     let mut out = ChunkRuns::new();
     let mut k = ks.start;
@@ -54,7 +57,7 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
         let at = start + k * stride;
         let chunk = grid.chunk_at(at as u64);
         let (first, len) = (grid.start(chunk) as i64, grid.len(chunk) as i64);
-        // Without a distance, all are the same element.
+        // If the distance is 0, all are the same element.
         let fits = if stride == 0 { ks.end - k } else { (first + len - 1 - at) / stride + 1 };
         let n = fits.min(ks.end - k).min(i64::from(MAX_EXTENT));
         out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride, at: (0, 0) });
@@ -63,7 +66,7 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
     out
 }
 
-/// Greedy runs over arbitrary positions.
+/// Joins elements at arbitrary positions to runs, greedily.
 fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> ChunkRuns {
     let mut out = ChunkRuns::new();
     for (k, at) in positions {

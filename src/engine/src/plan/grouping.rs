@@ -6,30 +6,34 @@ use crate::error::Result;
 use crate::geometry::{Axis, Geometry, Role, View};
 use crate::order::{Blocks, Run};
 
-/// An array counts if its chunks are at least this share of the bytes that a single sample would read.
+/// An array counts only if the chunks that a sample needs of it are at least one part in this many of all bytes that a
+/// single sample would read.
 const SHARE: u128 = 16;
-/// If the step does not divide the chunk, a block spans at most so many chunks.
+/// If the step does not divide the chunk, a block spans at most this many chunks.
 const MAX_CHUNKS: u64 = 8;
 
-/// With more runs of blocks of one size along an axis, blocks are listed: a list takes less memory then.
+/// A run is a sequence of blocks of one size. If there are more runs than this along an axis, blocks are listed one by
+/// one, which takes less memory then.
 const MAX_RUNS: usize = 64;
-/// Blocks that are listed at most where they are more than a few for each run: 20 MiB, with what an epoch's order adds.
+/// At most this many blocks are listed, unless there are at most four for each run. A list of this length takes 20 MiB,
+/// with what an epoch's order adds.
 const MAX_LISTED: u64 = 1 << 20;
 
-/// A store, and a chunk in it, or a group of chunks.
+/// The number of a store, and that of a chunk in it, or of a group of chunks.
 type Group = (usize, u64);
 
 /// Runs of blocks along an axis. Neighbouring blocks of one size form one run.
 #[derive(Default)]
 struct Runs {
     all: Vec<Run>,
-    /// Where the samples of the last block start.
+    /// The chunk, or group of chunks, in which the samples of the last block start.
     last: Option<Group>,
 }
 
 impl Runs {
-    /// Adds `count` blocks, the first of which starts in `first`, and the last in `last`. Where the block before starts in `first`
-    /// too, the first one is joined to it: a chunk may hold many segments.
+    /// Adds `count` blocks of `size` samples. The samples of the first block start in `first`, those of the last block
+    /// in `last`. If the block before starts in `first` too, it is joined with the first new one: a chunk may hold many
+    /// segments.
     fn push(&mut self, size: u64, count: u64, first: Group, last: Group) {
         if size == 0 || count == 0 {
             return;
@@ -48,7 +52,7 @@ impl Runs {
         }
     }
 
-    /// Takes the last block away; gives its size.
+    /// Removes the last block and returns its size in samples; 0 if there is none.
     fn pop(&mut self) -> u64 {
         let Some(last) = self.all.last_mut() else { return 0 };
         let size = last.size;
@@ -59,7 +63,8 @@ impl Runs {
         size
     }
 
-    /// `samples` samples at every `step` elements from the element `at` of a dimension of a store, with chunks of `chunk`.
+    /// Adds the blocks of `samples` samples. They start every `step` elements, from the element `at` of a dimension of
+    /// a store, with chunks of `chunk` elements.
     fn regular(&mut self, samples: u64, (store, at): Group, step: u64, chunk: u64) {
         let Some(whole) = whole(chunk, step) else {
             // A chunk border meets a sample start too rarely. Blocks have as many samples as a chunk, wherever they
@@ -82,7 +87,7 @@ impl Runs {
         self.push(samples - tail, 1, of(tail), of(tail));
     }
 
-    /// As above, for chunks that end at `ends`.
+    /// Like [`Self::regular`], for chunks that end at `ends`.
     fn irregular(&mut self, samples: u64, (store, at): Group, step: u64, ends: &[u64]) {
         let (mut at, mut left) = (at, samples);
         let first = ends.partition_point(|&e| e <= at);
@@ -99,7 +104,8 @@ impl Runs {
         self.push(left, 1, beyond, beyond);
     }
 
-    /// The blocks, if all other axes have `others` samples in one block: as a list where they are irregular.
+    /// Returns the blocks as a list, if they are irregular. All other axes together have `others` samples in one block.
+    /// `None` if runs take less memory.
     fn listed(&self, others: u64) -> Option<Blocks> {
         let blocks = self.all.iter().fold(0u64, |n, run| n.saturating_add(run.count));
         if self.all.len() <= MAX_RUNS || blocks > MAX_LISTED.max(4 * self.all.len() as u64) {
@@ -118,13 +124,16 @@ impl Runs {
 }
 
 impl Planner {
-    /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
-    /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
-    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
+    /// Returns the blocks of samples that share chunks. Along each axis, the array with the longest chunks decides,
+    /// among those with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension
+    /// don't count beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Ragged rows are
+    /// cut by the chunks of ragged arrays.
     ///
-    /// Of ragged rows, neighbouring chunks make one block where a shuffling window of `initial_fill` samples has many blocks.
+    /// For ragged rows, several neighbouring chunks make one block if a shuffling window of `initial_fill` samples has
+    /// many blocks.
     ///
-    /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
+    /// Samples of a table are grouped by the chunks in which they start. This takes at most `limit` bytes of memory, if
+    /// there is a limit.
     ///
     /// # Errors
     /// If the groups of a table don't fit in memory.
@@ -173,7 +182,7 @@ impl Planner {
         listed.unwrap_or_else(|| Blocks::new(&runs.into_iter().map(|runs| runs.all).collect::<Vec<_>>()))
     }
 
-    /// For each array about how many bytes the chunks have that a sample needs.
+    /// Estimates for each array the bytes of the chunks that one sample needs.
     fn bytes_alone(&self, source: &Source) -> Vec<u128> {
         let row = source.geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
         let alone = |(a, view): (usize, &View)| {
@@ -182,7 +191,8 @@ impl Planner {
         source.geometry.views.iter().enumerate().map(alone).collect()
     }
 
-    /// For each axis the array and its dimension whose chunks decide which samples share chunks; for rows a ragged array.
+    /// Returns for each axis the array, and its dimension, whose chunks decide which samples share chunks. For rows
+    /// this is a ragged array. `None` if no array decides.
     pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
@@ -203,8 +213,8 @@ impl Planner {
         all
     }
 
-    /// The ragged array whose chunks decide which rows share chunks: the one with the longest, among those with at least a sixteenth
-    /// of the bytes.
+    /// Returns the ragged array whose chunks decide which rows share chunks: the one with the longest chunks, among
+    /// those with at least a sixteenth of the bytes, or among all if none has so many.
     fn deciding_rows(&self, source: &Source, bytes: &[u128]) -> Option<usize> {
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: &usize| {
@@ -213,14 +223,15 @@ impl Planner {
         };
         let is_ragged = |(_, view): &(usize, &View)| view.dims.first().is_some_and(|dim| dim.role == Role::Ragged);
         let all = || source.geometry.views.iter().enumerate().filter(is_ragged).map(|(a, _)| a);
-        // Dense arrays may be much larger.
+        // No ragged array may have a sixteenth, because dense arrays may be much larger.
         all()
             .filter(|&a| bytes[a].saturating_mul(SHARE) >= total)
             .max_by_key(longest)
             .or_else(|| all().max_by_key(longest))
     }
 
-    /// The blocks of ragged rows: cut where their starts pass from one chunk, or some joined ones, to the next.
+    /// Returns the blocks of ragged rows. A new block begins at the first row that starts in another chunk (or group of
+    /// joined chunks) than the row before.
     fn blocks_of_rows(&self, source: &Source, initial_fill: u64) -> Blocks {
         let geometry = &source.geometry;
         let chunks = self.chunks(source, initial_fill).into_iter().next().flatten();
@@ -241,7 +252,8 @@ impl Planner {
     }
 }
 
-/// Whether the random crops of one start need about as many chunks of an array, counted for each, as there are.
+/// Whether all random crops of one start together read about as many chunks of an array as there are. A chunk that
+/// several crops read counts for each.
 fn crops_share(geometry: &Geometry, view: &View, parts: &[super::PartGrid]) -> bool {
     let along = |part: &super::PartGrid| {
         view.dims.iter().zip(&part.dims).fold((1.0, geometry.per_start as f64), |(all, read), (dim, grid)| {
@@ -259,7 +271,7 @@ fn crops_share(geometry: &Geometry, view: &View, parts: &[super::PartGrid]) -> b
     read >= all
 }
 
-/// About how many bytes the chunks of one array that a sample needs have. Ragged rows have about `row` elements.
+/// Estimates the bytes of the chunks of one array that a sample needs. A ragged row is taken to have `row` elements.
 fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u128 {
     let part = |part: &super::PartGrid| {
         view.dims.iter().zip(&part.dims).fold(element as u128, |n, (dim, grid)| {
@@ -280,8 +292,8 @@ fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u1
     parts.iter().map(part).max().unwrap_or(0)
 }
 
-/// Cuts the samples along an axis where their starts pass from one chunk of an array to the next. Samples of neighbouring segments
-/// that start in one chunk are one block.
+/// Cuts the samples along an axis into blocks, where their starts pass from one chunk of an array to the next. Samples
+/// of neighbouring segments that start in one chunk are one block.
 fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     let whole = [0, u64::MAX];
     let borders: &[u64] = match &view.joined {
@@ -293,8 +305,8 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     let mut runs = Runs::default();
     let end = view.dims[d].len;
     let pick = view.dims[d].picked(0);
-    // Where the sample that starts at an element of the dimension belongs. If stores are not joined along the dimension, the first
-    // stands for all.
+    // The group of the sample that starts at the element `at`. If stores are not joined along the dimension, the first
+    // one stands for all.
     let group = |at: u64| {
         let at = pick.map_or(at, |pick| pick[at as usize]);
         let part = part_at(at);
@@ -303,7 +315,7 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     };
     let segments = axis.starts.segments().map(|segment| segment.map_or(0, |number| axis.segment(number).0));
     for ((count, first), from) in axis.starts.runs().zip(segments) {
-        // Starts before the first element of their segment belong to it.
+        // Samples that start before the first element of their segment belong to the chunk of that element.
         let from = from.max(0) as u64;
         let before = (i128::from(from) - i128::from(first)).max(0) as u64;
         let before = before.div_ceil(step).min(count as u64);
@@ -325,7 +337,7 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
         }
         while count > 0 {
             if at >= end {
-                // Those after the last element share its chunk.
+                // Samples that start after the last element belong to the chunk of that element.
                 let of = group(end - 1);
                 runs.push(count, 1, of, of);
                 break;
@@ -344,12 +356,13 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     runs
 }
 
-/// A multiple of `chunk` that `step` divides, if there is a small one.
+/// Returns the smallest multiple of `chunk` that `step` divides, if it has at most [`MAX_CHUNKS`] chunks.
 fn whole(chunk: u64, step: u64) -> Option<u64> {
     (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step))
 }
 
-/// The number of the chunk that holds an element of a grid, or of the group of chunks that blocks are cut by.
+/// Returns the number of the chunk that holds the element `at` of a grid, or of the group of chunks by which blocks are
+/// cut.
 fn group(grid: &DimGrid, at: u64, step: u64) -> u64 {
     match grid {
         DimGrid::Regular { chunk, .. } => at / whole(*chunk, step).unwrap_or(*chunk),
@@ -405,8 +418,8 @@ mod tests {
         }
     }
 
-    /// The blocks of starts, with a chunk each that is longer than a start's distance: samples of one block start in one chunk, and
-    /// no chunk is in two blocks.
+    /// Checks the blocks of segments, given by their first start and their number of samples. Chunks are longer than
+    /// `step`: samples of one block start in one chunk, and no chunk is in two blocks.
     fn check_segments(segments: &[(i64, u64)], step: u64, chunk: u64) {
         let mut runs = Runs::default();
         for &(at, count) in segments {

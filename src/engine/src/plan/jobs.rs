@@ -1,4 +1,5 @@
-//! Makes jobs of boxes: drops, orders, merges and cuts their dimensions until each fits a job, and groups the jobs by chunk.
+//! Makes jobs from boxes: drops, orders, merges and cuts their dimensions until each box fits a job, and groups the
+//! jobs by chunk.
 
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 use smallvec::smallvec;
@@ -8,7 +9,8 @@ use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, PerDim, advance};
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
 
-/// One dimension of a box: elements, and their distance in source and output.
+/// One dimension of a box: the number of elements, and the distance between neighbours in source and output, in
+/// elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dim {
     pub n: u64,
@@ -16,7 +18,8 @@ pub(super) struct Dim {
     pub dst: i64,
 }
 
-/// The channels of a box: along which of its dimensions they are, the first one, and the distance to the next.
+/// The channels of a box: the dimension along which they lie, the number of the first channel, and the distance to the
+/// next one's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Along {
     pub dim: usize,
@@ -34,7 +37,8 @@ pub(super) struct Boxes {
     pub index: Vec<i64>,
 }
 
-/// What all boxes of one array of one sample have in common.
+/// What all boxes of one array of one sample have in common: the output, and the bytes of an element in the chunk and
+/// in the output.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub output: u32,
@@ -43,11 +47,13 @@ pub(super) struct Target {
 }
 
 impl Boxes {
-    /// With room for so many jobs.
+    /// Makes an empty collection with room for this many jobs.
     pub fn with_capacity(jobs: usize) -> Self {
         Self { jobs: Vec::with_capacity(jobs), ..Self::default() }
     }
 
+    /// Adds a box of a chunk (`None`: padding), cut into as many jobs as it needs. `src` and `dst` are the places of its
+    /// first element in the decoded chunk and in the output, in elements.
     pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
         if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
@@ -74,7 +80,7 @@ impl Boxes {
         }
     }
 
-    /// The box of several channels. Returns whether it fits one job, without which nothing is done.
+    /// Adds a box of several channels as one job. Returns false and adds nothing if it doesn't fit one job.
     pub fn push_channels(
         &mut self,
         chunk: ChunkId,
@@ -104,7 +110,7 @@ impl Boxes {
         self.jobs.push((at, job));
     }
 
-    /// Groups the jobs by chunk, chunks in the order in which they were first needed (a counting sort).
+    /// Groups the jobs by chunk. Chunks come in the order in which they were first needed (a counting sort).
     pub fn finish(self) -> BatchPlan {
         let mut ends = vec![0usize; self.chunks.len()];
         self.jobs.iter().for_each(|(at, _)| ends[*at as usize] += 1);
@@ -126,7 +132,7 @@ impl Boxes {
     }
 }
 
-/// A job of a chunk, with at most as many dimensions as it may have.
+/// Makes a job. `src` and `dst` are in elements. `dims` has at most [`MAX_DIMS`] dimensions.
 fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job {
     let (from, to) = (src as u64 * target.src_size, dst as u64 * target.dst_size);
     let dims = dims.iter().map(|(d, _)| (d.n as u32, d.src, d.dst));
@@ -134,7 +140,7 @@ fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job
 }
 
 /// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
-/// contiguous in source and output, unless one of them is to stay apart. At least one remains.
+/// contiguous in source and output. A dimension with the flag `true` isn't merged. At least one dimension remains.
 fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> PerDim<(Dim, bool)> {
     let mut dims: PerDim<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
     dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));

@@ -21,7 +21,7 @@ use crate::geometry::{Axis, Geometry, PerDim, Role, TableStarts, View, ViewDim};
 use crate::order::Sample;
 use chunk_runs::{ChunkRuns, chunk_runs};
 
-/// The id of a chunk, or of an inner chunk of a shard: what is decoded as one.
+/// The id of a chunk that is decoded as one: a chunk of the array, or an inner chunk of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkId {
     /// Index of the array in the dataset.
@@ -66,22 +66,22 @@ pub struct ChunkUse {
     pub jobs: Range<usize>,
 }
 
-/// The plan of one batch. In its jobs `src` and `dst` are bytes from the start of the decoded chunk and of the output,
+/// The plan of one batch. In its jobs, `src` and `dst` are bytes from the start of the decoded chunk and of the output,
 /// and `output` is the number of the output. Addresses are added when jobs are handed out.
 #[derive(Debug, Default)]
 pub struct BatchPlan {
-    /// Each chunk once, in the order in which samples need them.
+    /// One use for each chunk, in the order in which samples need the chunks.
     pub uses: Vec<ChunkUse>,
-    /// Grouped by chunk.
+    /// All jobs that read chunks, grouped by chunk.
     pub jobs: Vec<Job>,
     /// Jobs that read no chunk: for elements outside the region of interest, and for the mask output.
     pub pads: Vec<Job>,
-    /// For the index output: of each sample the number of its store, if stores come one after the other, the number of its segment,
-    /// if samples are named by it, and its start along each axis.
+    /// For the index output, for each sample: the number of its store (if stores come one after the other), the number
+    /// of its segment (if samples are named by segment), and its start along each axis.
     pub index: Vec<i64>,
-    /// What the samples are called; empty unless the reader names them.
+    /// The names of the samples; empty unless the reader names them.
     pub names: Names,
-    /// With ragged outputs: for each sample, its elements along their first dimension.
+    /// With ragged outputs: the length of each sample along the first dimension.
     pub lengths: Vec<i64>,
     /// With ragged outputs: the bytes of each output.
     pub bytes: Vec<usize>,
@@ -109,24 +109,24 @@ pub struct ArrayGrids {
 
 /// Plans batches; shared by threads.
 pub struct Planner {
-    /// What samples are cut from: all stores together, or each.
+    /// What samples are cut from: one source for all stores together, or one for each store.
     sources: Vec<Source>,
     arrays: Vec<ArrayGrids>,
-    /// Elements per sample of each output; of a ragged one, those for each element along the first dimension.
+    /// Elements per sample of each output. For a ragged output, the elements at one index of the first dimension.
     unit_elements: Vec<i64>,
-    /// Jobs of the last batch: there is room for so many before the next one is planned.
+    /// Number of jobs of the last batch. Room for as many jobs is made before the next batch is planned.
     jobs: AtomicUsize,
 }
 
-/// A geometry, and the stores that it is of.
+/// A geometry, and the stores to which it applies.
 struct Source {
     geometry: Geometry,
     /// The number of its first sample.
     first: u64,
-    /// The stores.
+    /// The numbers of the stores.
     parts: Range<usize>,
-    /// For each array, each of `parts` and each dimension: the runs of dimensions that are read whole. They are the same for
-    /// all samples.
+    /// `whole[array][part][dimension]`: the runs along a dimension that is read whole, the same for all samples. `None`
+    /// for other dimensions.
     whole: Vec<Vec<Vec<Option<ChunkRuns>>>>,
 }
 
@@ -148,7 +148,7 @@ impl Source {
     }
 }
 
-/// Counts up like an odometer, last digit fastest; false when it wraps around.
+/// Counts up like an odometer, last digit fastest. Returns false when it wraps around.
 fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
     for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
         *i += 1;
@@ -160,23 +160,25 @@ fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
     false
 }
 
-/// The index of the operation for a norm; byte order is part of the operation.
+/// Returns the index of the operation for a norm, with or without swapping bytes.
 pub const fn op_index(norm: usize, swap: bool) -> u32 {
     (norm * 2 + swap as usize) as u32
 }
 
-/// The index of the operation that writes a mask: false or true where the geometry has so many norms.
+/// Returns the index of the operation that writes a mask: false or true. `norms` is the number of norms of the
+/// geometry.
 pub const fn mask_op(norms: usize, is_inside: bool) -> u32 {
     (norms * 2 + is_inside as usize) as u32
 }
 
-/// The index of the operation of a table of channels, where the geometry has so many norms; byte order is part of it.
+/// Returns the index of the operation of a table of channels, with or without swapping bytes. `norms` is the number of
+/// norms of the geometry.
 pub const fn table_op(norms: usize, table: usize, swap: bool) -> u32 {
     (norms * 2 + 2 + table * 2 + swap as usize) as u32
 }
 
 impl Planner {
-    /// A planner over these grids: for one geometry of all stores, or for one of each.
+    /// Makes a planner over these grids. There is one geometry for all stores, or one for each store.
     ///
     /// # Panics
     /// If there is another number of geometries.
@@ -196,33 +198,35 @@ impl Planner {
         Self { sources, arrays, unit_elements, jobs: AtomicUsize::new(0) }
     }
 
-    /// The geometry of a store; of all of them, if samples are cut from all together.
+    /// Returns the geometry of a store. It is that of all stores if samples are cut from all together.
     pub fn geometry_of(&self, store: usize) -> &Geometry {
         &self.sources[if self.sources.len() == 1 { 0 } else { store }].geometry
     }
 
-    /// The geometries: one for all stores, or one for each. All have the same outputs, placements and operations.
+    /// Returns the geometries: one for all stores, or one for each. All have the same outputs, placements and
+    /// operations.
     pub fn geometries(&self) -> impl Iterator<Item = &Geometry> {
         self.sources.iter().map(|source| &source.geometry)
     }
 
-    /// The first of the geometries, for what they have in common.
+    /// Returns the first geometry, for what all geometries have in common.
     pub fn geometry(&self) -> &Geometry {
         &self.sources[0].geometry
     }
 
-    /// Samples in all.
+    /// Returns the number of all samples.
     pub fn samples(&self) -> u64 {
         let all = || self.geometries().map(|geometry| geometry.samples).sum();
         self.geometry().table.as_ref().map_or_else(all, TableStarts::count)
     }
 
-    /// Bytes of memory that segments between breaks take.
+    /// Returns the bytes of memory that segments between breaks take.
     pub fn break_bytes(&self) -> u64 {
         self.geometries().flat_map(|geometry| &geometry.axes).map(Axis::break_bytes).sum()
     }
 
-    /// Where a sample is cut from, and its number there, or in the table.
+    /// Returns the source of a sample, and the sample with its number in this source. With a table of starts, it keeps
+    /// its number in the table.
     fn source(&self, sample: Sample) -> (&Source, Sample) {
         if let Some(table) = &self.geometry().table {
             return (&self.sources[table.store(sample.index)], sample);
@@ -231,7 +235,7 @@ impl Planner {
         (source, Sample { index: sample.index - source.first, ..sample })
     }
 
-    /// The coordinates of a chunk in the grid of decoded chunks.
+    /// Returns the coordinates of a chunk in the grid of decoded chunks.
     pub fn coords(&self, id: ChunkId) -> Vec<u64> {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
         let mut coords = vec![0; grid.len()];
@@ -249,7 +253,7 @@ impl Planner {
         }
     }
 
-    /// Elements of the decoded chunk.
+    /// Returns the number of elements of the decoded chunk.
     pub fn chunk_elements(&self, id: ChunkId) -> u64 {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
         let mut elements = 1;
@@ -257,7 +261,8 @@ impl Planner {
         elements
     }
 
-    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its entry in it.
+    /// Returns the row-major index of the chunk's shard, and the chunk's entry in this shard. `chunks_per_shard` is the
+    /// number of chunks in a shard along each dimension.
     pub fn shard_and_entry(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
         let (mut shard, mut shards, mut entry, mut entries) = (0, 1, 0, 1);
@@ -271,13 +276,13 @@ impl Planner {
         (shard, entry as usize)
     }
 
-    /// The decoded extents of a chunk, one per dimension.
+    /// Returns the decoded extents of a chunk, one per dimension.
     pub fn chunk_shape(&self, id: ChunkId) -> Vec<u64> {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
         self.coords(id).iter().zip(grid).map(|(&c, g)| g.len(c)).collect()
     }
 
-    /// Whether the memory for batches holds this one.
+    /// Whether this batch fits in the memory for a batch. Only ragged outputs may exceed it.
     pub fn holds(&self, plan: &BatchPlan) -> bool {
         let elements: i64 = plan.lengths.iter().sum();
         self.geometry().outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
@@ -287,7 +292,7 @@ impl Planner {
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = jobs::Boxes::with_capacity(self.jobs.load(Ordering::Relaxed));
         let mut lengths = Vec::new();
-        // Elements along the ragged dimension in the samples before.
+        // Elements along the ragged dimension in all samples before this one.
         let mut before = 0i64;
         for (i, &sample) in samples.iter().enumerate() {
             let (source, sample) = self.source(sample);

@@ -1,7 +1,8 @@
-//! Groups samples of a table of starts: those that start in the same chunks are a block. Also finds the chunks of rows.
+//! Groups the samples of a table of starts: samples that start in the same chunks are a block. Also finds the chunks of
+//! ragged rows.
 //!
-//! Rows are sorted by the chunks of their starts. It takes 8 bytes for each row while they are sorted (16 if chunks and rows are
-//! very many), and the sorted rows remain, with 4 bytes each.
+//! The rows of the table are sorted by the chunks in which they start. Sorting takes 8 bytes for each row (16 if there
+//! are very many chunks and rows). The sorted row numbers are kept, with 4 bytes each.
 
 use std::sync::Arc;
 
@@ -12,35 +13,38 @@ use crate::geometry::{Role, Rows, TableStarts, ViewDim};
 use crate::order::{Blocks, Numbers};
 use crate::table::room;
 
-/// The chunks along one axis: those of the array that decides, in all stores of a source.
+/// The chunks along one axis: those of the array that decides (`Planner::deciding`), in all stores of a source.
 pub(super) struct Chunks<'a> {
     dim: &'a ViewDim,
-    /// Whose elements the chunks have, if starts count the rows of ragged arrays.
+    /// The ragged rows, if starts are numbers of rows. The chunks hold the elements of these rows.
     rows: Option<&'a Rows>,
     /// The chunks in each store.
     grids: Vec<&'a DimGrid>,
     /// How many neighbouring chunks count as one.
     joined: u64,
-    /// The first element of each store and the end of the last; and how many chunks come before each store.
+    /// The first element of each store, and the end of the last store.
     borders: Vec<u64>,
+    /// The number of chunks before each store, and the number of all chunks. Joined chunks count as one.
     before: Vec<u64>,
 }
 
-/// Neighbouring chunks of ragged rows that count as one, at most.
+/// At most this many neighbouring chunks of ragged rows count as one.
 const MAX_JOINED: u64 = 8;
-/// A shuffling window has at least so many blocks of joined chunks.
+/// Chunks are joined only so far that a shuffling window has at least this many blocks.
 const MIN_BLOCKS: u64 = 64;
 
-/// How many neighbouring chunks count as one where so many of them hold so many ragged rows. A row that reaches over the end of a
-/// block needs the first chunk of the next one, which mostly belongs to another shuffling window: with a chunk in each block
-/// nearly all chunks would be read twice, with eight one in eight. Small windows keep small blocks, or they would mix little.
+/// Returns how many neighbouring chunks count as one, if `chunks` chunks hold `rows` ragged rows. A row that reaches
+/// over the end of a block needs the first chunk of the next block, which mostly belongs to another shuffling window.
+/// With one chunk in each block nearly all chunks would be read twice, with eight chunks one in eight. Small windows
+/// keep small blocks, because large ones would mix little.
 fn joined(chunks: u64, rows: u64, initial_fill: u64) -> u64 {
     let of_window = u128::from(initial_fill) * u128::from(chunks) / u128::from(rows.max(1));
     (of_window / u128::from(MIN_BLOCKS)).clamp(1, MAX_JOINED.into()) as u64
 }
 
 impl Chunks<'_> {
-    /// The number of the chunk that holds the first element of a sample. A start outside counts as the element next to it.
+    /// Returns the number of the chunk that holds the first element of a sample. A start outside the dimension counts
+    /// as the nearest element.
     pub fn of(&self, start: i64) -> u64 {
         let last = self.dim.len.saturating_sub(1);
         let at = match self.rows {
@@ -62,11 +66,11 @@ impl Chunks<'_> {
     }
 }
 
-/// Numbers for the chunks, along all axes, that samples start in.
+/// Numbers (keys) for the combinations of chunks, one along each axis, in which samples start.
 struct Keys<'a> {
-    /// For each source the first of its numbers, and the chunks along each axis.
+    /// For each source the first of its keys, and the chunks along each axis.
     sources: Vec<(u64, Vec<Option<Chunks<'a>>>)>,
-    /// How many there are.
+    /// Number of keys.
     count: u64,
 }
 
@@ -102,16 +106,17 @@ impl Packed for u128 {
     }
 }
 
-/// Bits of the numbers of `count` things, at most 63.
+/// Returns the bits of numbers below `count`. Callers pass counts with at most 63 bits.
 fn bits(count: u64) -> u32 {
     u64::BITS - count.saturating_sub(1).leading_zeros()
 }
 
 impl Planner {
-    /// The blocks of samples that start in the same chunks. `limit` is what the user's limit leaves.
+    /// Returns the blocks of samples that start in the same chunks. `limit` is the memory in bytes that the user's
+    /// limit leaves (`None`: no limit).
     ///
     /// # Errors
-    /// If they don't fit in memory.
+    /// If the blocks don't fit in memory.
     pub(super) fn table_blocks(&self, table: &TableStarts, initial_fill: u64, limit: Option<u64>) -> Result<Blocks> {
         let keys = self.keys(initial_fill);
         let row_bits = bits(table.count());
@@ -122,9 +127,9 @@ impl Planner {
         }
     }
 
-    /// Bytes that grouping takes for a while, beside the table and the blocks that come of it.
+    /// Returns the bytes that grouping takes temporarily, besides the table and the resulting blocks.
     pub(crate) fn grouping_bytes(&self, table: &TableStarts) -> u64 {
-        // With the smallest window no chunks are joined: there are most keys.
+        // With the smallest window no chunks are joined, so there are most keys.
         let is_short = bits(self.keys(1).count) + bits(table.count()) <= 64;
         table.count() * if is_short { 8 } else { 16 }
     }
@@ -140,8 +145,9 @@ impl Planner {
         Keys { sources, count }
     }
 
-    /// The chunks along each axis, those of ragged rows joined as a shuffling window of `initial_fill` samples allows. Those of all
-    /// sources together have fewer than 2^63 combinations; those of further axes don't count.
+    /// Returns the chunks along each axis. Those of ragged rows are joined as far as a shuffling window of
+    /// `initial_fill` samples allows. The chunks of all sources have fewer than 2^62 combinations: an axis that would
+    /// exceed this is left out (`None`), as is an axis that no array decides.
     pub(super) fn chunks<'a>(&'a self, source: &'a Source, initial_fill: u64) -> Vec<Option<Chunks<'a>>> {
         let most = (1 << 62) / self.sources.len() as u64;
         let mut combinations = 1u64;

@@ -1,4 +1,4 @@
-//! Plans are checked by carrying them out on element numbers, against a direct walk over every element.
+//! Checks plans: runs them on element numbers, and compares the result with a direct walk over every element.
 
 use super::*;
 use crate::dtype::DType;
@@ -72,7 +72,8 @@ fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch
     out
 }
 
-/// The same by walking over every element of every sample. `starts` are the first joined indices of the stores.
+/// Returns the expected result of [`run`], and the mask, by walking over every element of every sample. `starts` are
+/// the first joined indices of the stores.
 fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64], edge: bool) -> (Vec<i64>, Vec<bool>) {
     let view = &g.views[0];
     let (mut out, mut mask) = (Vec::new(), Vec::new());
@@ -164,7 +165,7 @@ proptest! {
                 Pick { dim: DimKey::Name(name(pick_dim)), indices: (0..if own { 2 } else { 1 }).map(list).collect() }
             }).collect(); });
         let geometry = Geometry::new(&spec, &[array]);
-        // No segment may be long enough.
+        // It is possible that no segment is long enough.
         prop_assume!(geometry.is_ok() || pads.is_none());
         let geometry = geometry.unwrap();
         let grids = parts.iter().enumerate().map(|(p, part)| PartGrid {

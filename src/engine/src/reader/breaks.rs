@@ -1,5 +1,5 @@
-//! Breaks that are known only from values in the stores: arrays of ends, coordinates that aren't evenly spaced. They are read
-//! once, when a reader is opened.
+//! Breaks that follow from values in the stores: from arrays with ends of segments, and from coordinates that aren't
+//! evenly spaced. They are read once, when a reader is opened.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, of_store, united}
 use crate::spec::{Spec, is_location};
 use crate::store::Store;
 
-/// The breaks that arrays of the stores say: for all stores, or for each where samples are cut from each on its own. They are
-/// elements of the first of `dims`, or `rows` if samples are those.
+/// Reads the breaks that arrays in the stores define. Returns one list for all stores, or one for each store if samples
+/// are cut from each on its own. The breaks are elements of the first of `dims`. If samples are `rows`, they count
+/// rows.
 pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Result<Vec<Vec<i64>>> {
     if let Some(location) = spec.samples.breaks.ends.iter().find(|name| is_location(name))
         && spec.source.paths.len() > 1
@@ -28,7 +29,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
     }
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let shapes = rows.map_or_else(|| Ok(shapes.clone()), |rows| rows.shapes(spec, &shapes))?;
-    // Arrays with stores of their own are cut as those of `path`.
+    // Arrays with stores of their own have the breaks of the stores in `path`.
     let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
     if !is_by_store(spec, &shapes) {
         return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
@@ -40,7 +41,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
     (0..stores).map(one).collect()
 }
 
-/// The breaks along the dimension that these stores have together, as elements of it after `pick`.
+/// Returns the breaks along the joined dimension of these stores, as elements after `pick`.
 fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Range<usize>) -> Result<Vec<i64>> {
     let Some(first) = FirstDim::of(spec, shapes)? else {
         return Err(Error::value(
@@ -56,7 +57,8 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
         let read = |i: usize, store: &Arc<dyn Store>| -> Result<Vec<i64>> {
             let len = first.len(i);
             let mut ends = ends(store, name, len)?;
-            // What follows the last end is a segment too, and so is one without elements at the start of the next store.
+            // The store's end is the end of a segment too: of the elements after the last end. It must also stand
+            // before an empty segment at the start of the next store.
             if !spec.samples.cross_stores && ends.last() != Some(&(len as i64)) {
                 ends.push(len as i64);
             }
@@ -74,8 +76,9 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
     Ok(breaks)
 }
 
-/// Where elements of two segments follow each other, of which `ends` says the ends; several times where segments without elements
-/// lie between them. Such segments don't count where `pick` says which elements there are.
+/// Turns ends of segments into breaks: the elements before which one segment ends and another begins. If there are
+/// empty segments at a break, it comes several times. With `pick`, breaks lie between picked elements, and empty
+/// segments don't count.
 fn between(mut ends: Vec<i64>, first: &FirstDim) -> Vec<i64> {
     match &first.pick {
         None => {
@@ -91,7 +94,7 @@ fn between(mut ends: Vec<i64>, first: &FirstDim) -> Vec<i64> {
     }
 }
 
-/// How many elements an array of one dimension has.
+/// Returns the number of elements of an array, which must have one dimension and at most [`MAX_COORDINATES`] elements.
 fn length(store: &Arc<dyn Store>, array: &ArrayInfo) -> Result<u64> {
     match array.parts[0].shape[..] {
         [len] if len <= MAX_COORDINATES => Ok(len),
@@ -102,13 +105,13 @@ fn length(store: &Arc<dyn Store>, array: &ArrayInfo) -> Result<u64> {
     }
 }
 
-/// The ends of the segments in an array that has a store of its own.
+/// Reads the ends of segments from an array that has a store of its own.
 fn own_ends(spec: &Spec, location: &str, first: &FirstDim) -> Result<Vec<i64>> {
     let Lone { store, array, .. } = Lone::open(spec, location, false).map_err(|e| e.within("breaks"))?;
     ends_in(&store, array, first.len(0))
 }
 
-/// The ends of the segments of one store, in which the dimension has length `len`.
+/// Reads the ends of the segments of one store. The dimension has length `len` in it.
 fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
     let Some(array) = lone_array(&**store, name, false)? else {
         return Err(Error::value(format!(
@@ -119,8 +122,8 @@ fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
     ends_in(store, array, len)
 }
 
-/// The ends of segments that an array holds, of elements of which there are `len`. An end that comes again is that of a segment
-/// without elements.
+/// Reads ends of segments from an array. They must be from 0 to `len` and not descend. An end that is repeated belongs
+/// to a segment without elements.
 fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64>> {
     let site = Site::store(store.location()).array(&*array.name);
     let wrong = |found: String| {
@@ -150,10 +153,11 @@ fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64
     bits.into_iter().enumerate().map(one).collect()
 }
 
-/// The elements whose coordinate isn't as far from the one before as most are.
+/// Returns the elements whose coordinate has an unusual distance from the coordinate before.
 fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
     let name = &first.name;
-    // Those of an array beside which there are some. An array with a store of its own is in no other.
+    // Returns the coordinates beside the first array that has some. Beside an array that is a store of its own, there
+    // are only those of the location around it.
     let beside = |i: usize| -> Result<Option<(Arc<dyn Store>, ArrayInfo)>> {
         for array in dataset.arrays.iter().filter(|array| array.dims.names.contains(name)) {
             let Some(part) = array.parts.get(stores.start + i) else { continue };
@@ -188,8 +192,9 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
         length(&store, &array)?;
         let (decoded, name) = (array.cf.decoded, array.name.clone());
         let found = coordinates::read(&store, array)?;
-        // Unlike arrays in step, of which equal numbers are enough: a number that means "missing" is no distance from its
-        // neighbours, and taken for one it would make breaks, or hide them.
+        // `check_in_step` accepts missing coordinates that are stored as equal numbers. Here they are refused: a number
+        // that means "missing" has no distance from its neighbours. Taken for a coordinate, it would make breaks, or
+        // hide them.
         if let Some(at) = found.iter().position(|value| value.is_nan()) {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs a coordinate for each element, but that of element {at} is missing (NaN, or the value that \
@@ -209,7 +214,8 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
     Ok(gaps(&coordinates, dtype))
 }
 
-/// See [`uneven`]. Differences count as equal if they differ by rounding only.
+/// Returns the elements after an unusual distance, for [`uneven`]. Distances count as equal if they differ only by
+/// rounding.
 fn gaps(coordinates: &[f64], dtype: DType) -> Vec<i64> {
     let apart = |two: &[f64]| two[1] - two[0];
     let largest = coordinates.iter().filter(|c| c.is_finite()).fold(0.0f64, |most, c| most.max(c.abs()));
@@ -220,11 +226,12 @@ fn gaps(coordinates: &[f64], dtype: DType) -> Vec<i64> {
         _ if !dtype.is_float() && largest < 2f64.powi(53) => 0.0,
         _ => f64::EPSILON / 2.0,
     };
-    // Each of four coordinates is rounded.
+    // Two distances come from four coordinates, and each of these is rounded.
     let tolerance = 4.0 * rounding * largest;
     let mut sorted: Vec<f64> = coordinates.windows(2).map(apart).filter(|d| d.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
-    // The most differences that are equal but for rounding; of several, the least.
+    // Finds the largest group of distances that are equal except for rounding. Of equally large groups, it is the one
+    // with the smallest distances.
     let (mut from, mut best) = (0, 0..0);
     for (to, difference) in sorted.iter().enumerate() {
         while difference - sorted[from] > tolerance {
@@ -253,7 +260,7 @@ mod tests {
             (vec![3.0], DType::I64, vec![]),
             (vec![3.0, 9.0], DType::I64, vec![]),
             (vec![0.0, 1.0, 2.0, 9.0, 10.0, 10.0, 11.0], DType::I64, vec![3, 5]),
-            // Two differences are as common: the least is the usual one.
+            // Two distances are equally common: the smaller one is the usual one.
             (vec![0.0, 2.0, 3.0, 5.0, 6.0], DType::I64, vec![1, 3]),
             (vec![5.0, 4.0, 3.0, 7.0, 6.0, f64::NAN, 4.0], DType::F64, vec![3, 5, 6]),
             ((0..50).map(|i| f64::from(i + i / 20 * 7) * 0.1).collect(), DType::F64, vec![20, 40]),

@@ -1,5 +1,6 @@
-//! Coordinates: the array with the name of a dimension, in the group of the arrays that have it or in the nearest group around it, as
-//! CF and xarray's `DataTree` have it. Reads them, and checks that arrays of several stores are in step.
+//! Coordinates of a dimension: the array with the dimension's name. It lies in the group of the arrays that have the
+//! dimension, or in the nearest group around it, as in CF and xarray's `DataTree`. This module reads coordinates, and
+//! checks that arrays of several stores have the same ones.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use crate::geometry::Role;
 use crate::spec::{DimKey, PerOutput, Spec};
 use crate::store::Store;
 
-/// Limit on coordinates: they take 512 MiB.
+/// Maximum number of coordinates along a dimension. They take 512 MiB.
 pub(crate) const MAX_COORDINATES: u64 = 1 << 26;
 
-/// The array `name` of a group, or of the nearest group around it that has one.
+/// Finds the array `name` in a group, or in the nearest group around it that has one; `None` if there is none.
 ///
 /// # Errors
 /// If its metadata can't be read.
@@ -28,7 +29,7 @@ pub(crate) fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Opti
     }
 }
 
-/// All values of an array of one dimension.
+/// Reads all values of an array of one dimension, decoded, as float64.
 ///
 /// # Errors
 /// If they can't be read.
@@ -51,7 +52,7 @@ pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>>
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
 }
 
-/// Where an array along a dimension has its coordinates.
+/// Where the coordinates of an array are searched: the index of its store, and its group.
 #[derive(PartialEq, Eq)]
 struct Place {
     store: usize,
@@ -60,21 +61,21 @@ struct Place {
 
 /// The coordinates of an array along a dimension.
 struct Coordinates {
-    /// Of the array, for messages.
+    /// The site of the array, for messages.
     site: Site,
     dtype: DType,
     meaning: Meaning,
     /// Decoded; NaN where they are missing.
     values: Vec<f64>,
-    /// Where some are missing, what is stored there: zeros in Zarr v2 are missing where zero is the fill value.
+    /// If some are missing, all values as they are stored. In Zarr v2, zeros are missing if zero is the fill value.
     stored: Option<Vec<f64>>,
 }
 
-/// Checks that arrays with stores of their own have equal coordinates along the dimensions that samples are cut along, where there
-/// are some. Nothing is read if all arrays are in one store.
+/// Checks that arrays of different stores have equal coordinates along the dimensions that samples are cut along.
+/// Arrays without coordinates aren't checked. Reads nothing if no array has a store of its own.
 ///
 /// # Errors
-/// If they don't, or their coordinates can't be read.
+/// If coordinates differ, or can't be read.
 pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
     if spec.source.own().next().is_none() {
         return Ok(());
@@ -94,7 +95,7 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
             let site = Site::store(dataset.stores[part.store].location());
             let site = if dataset.around[part.store].is_some() { site } else { site.array(&*array.name) };
             let found = match coordinates(spec, dataset, &place, &axis.name, part.shape[d], site.clone()) {
-                // Text, among others.
+                // Coordinates that aren't numbers, such as text.
                 Err(e) if e.kind() == ErrorKind::Type => {
                     let text = format!(
                         "{site}: the coordinates along \"{}\" aren't numbers, and the reader doesn't compare them with those of other \
@@ -125,7 +126,7 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
     Ok(())
 }
 
-/// The coordinates that an array of `len` elements along `dim` has at `place`; `None` if it has none.
+/// Reads the coordinates of an array of `len` elements along `dim`. Searches them at `place`; `None` if there are none.
 fn coordinates(
     spec: &Spec,
     dataset: &Dataset,
@@ -158,7 +159,8 @@ fn coordinates(
     Ok(Some(Coordinates { site, dtype, meaning, values, stored }))
 }
 
-/// The store that has the coordinates of arrays of the store number `store`; `None` if it can't be opened.
+/// Returns the store in which to search the coordinates of arrays of store number `store`; `None` if it can't be
+/// opened.
 pub(super) fn store_with(spec: &Spec, dataset: &Dataset, store: usize) -> Option<Arc<dyn Store>> {
     match &dataset.around[store] {
         None => Some(Arc::clone(&dataset.stores[store])),
@@ -183,15 +185,16 @@ impl Coordinates {
             Comparison::Times => {
                 let rounding = self.meaning.rounding(a, self.dtype) + other.meaning.rounding(b, other.dtype);
                 let apart = (self.meaning.seconds(a) - other.meaning.seconds(b)).abs();
-                // Less than a millisecond is below what some units have of dates.
+                // Some units represent dates only to a millisecond.
                 apart.is_nan() || apart > rounding + 1e-3
             }
-            // 0.1 of float32 is the 0.1 of float64 that it was made of.
+            // 0.1 as float32 counts as equal to 0.1 as float64.
             _ if self.dtype == DType::F32 || other.dtype == DType::F32 => (a as f32) != (b as f32),
             _ => true,
         };
-        // Both missing, or equal. A missing one and a number may be stored as the same number, as zeros are in Zarr v2: that is
-        // enough to be in step. `breaks="auto"`, which needs distances, refuses what is missing.
+        // Coordinates are the same if both are missing, or if both are equal. If only one is missing, the stored
+        // numbers are compared, since zeros may count as missing in Zarr v2. Equal numbers are enough to be in step.
+        // `breaks="auto"`, which needs distances, refuses missing coordinates.
         let is_same = |i: usize| match (self.is_missing(i), other.is_missing(i)) {
             (true, true) => true,
             (false, false) => !differs(self.values[i], other.values[i]),
@@ -200,7 +203,7 @@ impl Coordinates {
         let Some(i) = (0..self.values.len().min(other.values.len())).find(|&i| !is_same(i)) else { return Ok(()) };
         let (mut a, mut b) = (self.shown(i), other.shown(i));
         if a == b {
-            // The same date of two calendars.
+            // The same date in two calendars: the message names these too.
             (a, b) = (format!("{a} ({})", self.meaning.text()), format!("{b} ({})", other.meaning.text()));
         }
         Err(Error::value(format!(
@@ -213,13 +216,13 @@ impl Coordinates {
         self.values[i].is_nan() || self.meaning.is_nat(self.values[i])
     }
 
-    /// What is stored for an element; NaN if that isn't a time.
+    /// Returns the stored value of an element; NaN if it is NaT (not a time).
     fn stored(&self, i: usize) -> f64 {
         let value = self.stored.as_ref().unwrap_or(&self.values)[i];
         if self.meaning.is_nat(value) { f64::NAN } else { value }
     }
 
-    /// An element for people.
+    /// Formats an element for messages.
     fn shown(&self, i: usize) -> String {
         let value = if self.is_missing(i) { self.stored(i) } else { self.values[i] };
         if value.is_nan() { "none".into() } else { self.meaning.shown(value) }

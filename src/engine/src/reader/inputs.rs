@@ -1,4 +1,5 @@
-//! Opening a reader whole: what the spec asks to be read of the stores comes first (tables, offsets of rows, breaks), then the reader.
+//! Opens a reader with all its inputs. First reads the values that the spec asks for (tables, offsets of rows, breaks),
+//! then opens the reader.
 
 use super::needs::bound_counts;
 use super::opening::{Inputs, Opened};
@@ -10,16 +11,16 @@ use crate::geometry;
 use crate::spec::{Device, Io, Spec};
 
 impl Opened {
-    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk but those of arrays that `breaks`,
-    /// `ragged`, `starts` and `weights` name, and touches no device.
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunks except those of arrays that
+    /// `breaks`, `ragged`, `starts` and `weights` ask for. Touches no device.
     ///
     /// # Errors
-    /// Whatever is wrong with the arguments, the metadata or these arrays, named.
+    /// If the arguments, the metadata or these arrays are wrong. The error says what is wrong.
     pub fn new(spec: &Spec) -> Result<Self> {
         if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
-        // Checked before these numbers are used.
+        // Numbers of threads and batches are checked before they are used.
         bound_counts(spec)?;
         cache::check(spec)?;
         let dataset = Dataset::open(spec)?;

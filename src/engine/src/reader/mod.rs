@@ -1,4 +1,4 @@
-//! The reader, as its hosts use it: open it, ask for its outputs, take finished batches.
+//! The reader as hosts use it: they open it, ask for its outputs, and take finished batches.
 
 mod breaks;
 pub mod checkpoint;
@@ -52,7 +52,7 @@ use planning::plan_batches;
 use progress::Progress;
 use reserve::Memory;
 
-/// Host memory of [`Reader::small`].
+/// Bytes of host memory of [`Reader::small`].
 const SMALL: u64 = 64 << 20;
 
 /// The numbers that DALI's iterators ask of a reader.
@@ -60,7 +60,7 @@ const SMALL: u64 = 64 << 20;
 pub struct ReaderMeta {
     /// Samples in an epoch, over all shards.
     pub epoch_size: i64,
-    /// The same, padded so that all shards are equal.
+    /// The same, rounded up to a multiple of the number of shards.
     pub epoch_size_padded: i64,
     /// As in the spec.
     pub number_of_shards: i64,
@@ -72,13 +72,14 @@ pub struct ReaderMeta {
     pub stick_to_shard: bool,
 }
 
-/// A running reader: its threads, memory and devices. Dropping it ends all of them.
+/// A running reader: its threads, memory and devices. Dropping it stops the threads and gives back the rest.
 pub struct Reader {
     outputs: Vec<OutputInfo>,
     batch_size: usize,
     rows: Option<Rows>,
     meta: ReaderMeta,
-    /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
+    /// Number of sets of device buffers that the host must lend, see [`Reader::buffers_wanted`]; 0 with
+    /// [`Device::Cpu`].
     buffers: usize,
     finished: Receiver<Finished>,
     events: Sender<Event>,
@@ -111,8 +112,8 @@ impl Reader {
         Self::start(&spec, opened)
     }
 
-    /// A reader of what another reads before it is open, such as coordinates and tables: in [`SMALL`] bytes of host memory, or
-    /// the least that will do.
+    /// Opens a reader of values that another reader needs before it is open, such as coordinates and tables. It takes
+    /// [`SMALL`] bytes of host memory, or the smallest amount that will do if that is more.
     ///
     /// # Errors
     /// If the arguments or the metadata are wrong.
@@ -167,7 +168,7 @@ impl Reader {
         let rules = rules(spec, &needs, &order, &budget);
         let copy_lanes = memory.lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
-        // A model that trains on the GPU has threads of its own.
+        // A model that trains on the GPU has threads of its own, to which ours leave the cores.
         let background = spec.device != Device::Cpu;
         let setup = Setup {
             rules,
@@ -228,33 +229,33 @@ impl Reader {
         })
     }
 
-    /// What each batch holds, in order.
+    /// Returns the outputs of each batch, in order.
     pub fn outputs(&self) -> &[OutputInfo] {
         &self.outputs
     }
 
-    /// Samples of each batch.
+    /// Returns the number of samples of each batch.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    /// The rows that samples are, with ragged outputs.
+    /// Returns the rows of ragged arrays; `None` if no array is ragged.
     pub fn rows(&self) -> Option<&Rows> {
         self.rows.as_ref()
     }
 
-    /// For DALI's iterators.
+    /// Returns the numbers that DALI's iterators ask for.
     pub fn meta(&self) -> ReaderMeta {
         self.meta
     }
 
-    /// The counters, which go on counting as long as the reader runs.
+    /// Returns the counters, which go on counting as long as the reader runs.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// With [`Device::Gpu`]: how many sets of device buffers the host must lend before the first batch. After that, one
-    /// for each batch taken keeps the reader running at full speed. 0 with [`Device::Cpu`].
+    /// With [`Device::Gpu`], returns how many sets of device buffers the host must lend before the first batch. After
+    /// that, one set for each batch taken keeps the reader running at full speed. 0 with [`Device::Cpu`].
     pub fn buffers_wanted(&self) -> usize {
         self.buffers
     }
@@ -284,7 +285,7 @@ impl Reader {
         self.events.send(Event::Lent(set)).map_err(|_| stopped())
     }
 
-    /// The next batch, in order; waits for it.
+    /// Waits for the next batch, in order, and returns it.
     ///
     /// # Errors
     /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
@@ -330,24 +331,25 @@ impl Reader {
         }
     }
 
-    /// How many samples this reader has handed out, counting those of a restored state, unless its shards were changed.
-    /// Batches that ended in errors count.
+    /// Returns how many samples this reader has handed out. Those of a restored state count, unless the restore changed
+    /// the shards. Batches that ended in errors count.
     pub fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
 
-    /// The state after `delivered` samples: what [`Self::restore`] needs to go on there. See [`crate::reader::checkpoint`].
+    /// Returns the state after `delivered` samples, from which [`Self::restore`] goes on. See
+    /// [`crate::reader::checkpoint`].
     pub fn state_at(&self, delivered: u64) -> String {
         self.progress.state(delivered)
     }
 
-    /// The state after the last batch that was handed out.
+    /// Returns the state after the last batch that was handed out.
     pub fn state(&self) -> String {
         self.state_at(self.delivered())
     }
 
-    /// Continues where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or
-    /// padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
+    /// Continues where a reader of the same samples was when `state` was taken. If this reader has other shards,
+    /// batches or padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
     ///
     /// # Errors
     /// If the state is not that of a reader of the same samples, if the shards can't be changed there, or if this

@@ -1,4 +1,4 @@
-//! How much memory a reader needs: from its dataset, its plans and its codecs to [`Needs`].
+//! Finds how much memory a reader needs ([`Needs`]) from its dataset, its plans and its codecs.
 
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates, WaveTime};
@@ -16,17 +16,18 @@ use crate::scheduler::Rules;
 use crate::spec::{DecodeDevice, Device, Spec};
 use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
-/// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
+/// Maximum number of chunks that one batch may need. Each takes some hundred bytes of host memory while it is planned.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
 
-/// Jobs that are planned to see what a window of shuffled samples needs.
+/// Maximum number of jobs that are planned to see what a shuffle window, or several batches in a row, need.
 const LOOK_AT_JOBS: usize = 1 << 16;
 
-/// Batches that are planned ahead, at least and at most; the scheduler has a limit on their jobs too.
+/// Minimum and maximum number of batches that are planned ahead. The scheduler limits their jobs too.
 const MIN_LOOKAHEAD: usize = 8;
 const MAX_LOOKAHEAD: f64 = 4096.0;
 
-/// Refuses batches of so many chunks that planning them would take more memory than holding them.
+/// Refuses batches that need more than [`MAX_BATCH_CHUNKS`] chunks. To plan them would take more memory than to hold
+/// them.
 pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
     let batch = spec.batch_size as u64;
     let mut total = 0u64;
@@ -59,7 +60,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
     Ok(())
 }
 
-/// Chunks along the ragged dimension that a row needs, on average over the longest rows of a batch.
+/// Returns how many chunks along the ragged dimension a row needs, on average over the longest rows of a batch.
 fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
     let most = match grid {
         DimGrid::Regular { chunk, .. } => output.ragged.unwrap_or(0) / chunk.max(&1) / batch + 2,
@@ -68,7 +69,7 @@ fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
     most.min(grid.count())
 }
 
-/// What the reader must hold at a time.
+/// Returns what the reader must hold in memory at a time.
 ///
 /// # Errors
 /// If a batch is too large for any machine, or a decoder is missing.
@@ -132,14 +133,15 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
     Ok(ordered(needs, spec, chunk_index, order))
 }
 
-/// All parts of all arrays, with the numbers of both and how their chunks are decoded.
+/// Returns all parts of all arrays. Each has the index of its array, its index in the array, and how its chunks are
+/// decoded.
 pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &Part, Route)> {
     chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(a, (array, routes))| {
         array.parts.iter().zip(routes).enumerate().map(move |(p, (part, &route))| ((a, p), part, route))
     })
 }
 
-/// What delivery to a GPU needs, if that was asked for.
+/// Returns what delivery to a GPU needs; `None` with [`Device::Cpu`].
 fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNeeds>> {
     if spec.device == Device::Cpu {
         return Ok(None);
@@ -153,7 +155,8 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
         let rates = Rates::of(packed.and_then(Chain::compression));
         let (stream, staged) = match packed {
             Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
-            // Larger decoded chunks are copied straight to their slots. Where chunks differ, some may be smaller.
+            // Decoded chunks of at least `DIRECT_COPY` bytes are copied straight to their slots. If chunks differ in
+            // size, some may be smaller.
             None if chunk_index.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
             None => (decoded, decoded.min(DIRECT_COPY)),
         };
@@ -167,7 +170,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     Ok(Some(device))
 }
 
-/// The same needs for samples in this order.
+/// Returns `needs` with those numbers that depend on the order of the samples. Plans some batches to find them.
 pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order: &mut Order) -> Needs {
     let batch = spec.batch_size as u64;
     let first = plan(chunk_index, order, 0..batch);
@@ -185,18 +188,18 @@ fn plan(chunk_index: &ChunkIndex, order: &mut Order, samples: std::ops::Range<u6
     chunk_index.planner.plan(&samples)
 }
 
-/// Bytes that a decoded chunk takes of a slot.
+/// Returns the bytes that a decoded chunk takes in its slot.
 fn slot_bytes(chunk_index: &ChunkIndex, chunk: ChunkId) -> usize {
     rounded(chunk_index.decoded_bytes(chunk))
 }
 
-/// Bytes of decoded chunks of batches in a row. The first are those that each batch adds to the ones before, on average
-/// ([`Needs::new_per_batch`]). The second are the most that batches before some moment and batches after it need
-/// ([`Needs::used_again`]).
+/// Returns two numbers of bytes of decoded chunks, for batches in a row. The first is what each batch adds to the
+/// batches before it, on average ([`Needs::new_per_batch`]). The second is what the batches before some moment share
+/// with the batches after it, at most ([`Needs::used_again`]).
 fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
-    // Of each chunk the last batch that needs it, so far.
+    // For each chunk, the last batch so far that needs it.
     let mut last: ChunkMap<usize> = ChunkMap::default();
-    // For each batch, bytes that are shared over its end.
+    // For each batch, the bytes of chunks that are needed before its end and again after it.
     let mut shared: Vec<usize> = Vec::new();
     let mut new = 0;
     for (i, batch) in batches.enumerate() {
@@ -216,11 +219,11 @@ fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator
     (fresh, shared.into_iter().max().unwrap_or(0))
 }
 
-/// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
-/// no windows.
+/// Returns the bytes of the decoded chunks that a shuffle window needs; `None` if the order has no windows. `jobs` is
+/// the number of jobs of each sample.
 fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
-    // Of a long window a part is planned, and the rest is thought to be like it.
+    // Of a long window only a part is planned. The rest is assumed to be like it.
     let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
     let of_part: usize =
         plan(chunk_index, order, 0..planned).uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
@@ -228,20 +231,22 @@ fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Opt
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].
+/// Returns how many batches are planned beyond those in preparation. `window` is that of [`Order::window`].
 ///
-/// With a window they must reach so far that chunks are kept for its samples. A sample comes from any of the window's `blocks`, so after `blocks * ln(100 b)` samples all `b` samples of a block have come
-/// with hardly an exception, and after the whole window without any.
+/// With a window, planned batches must reach so far that chunks are kept until all their samples have come. A sample
+/// comes from any of the window's `blocks`. So after `blocks * ln(100 b)` samples, all `b` samples of a block have
+/// come, except for fewer than one in a hundred. After the whole window, all have come.
 fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
     let least = active.max(MIN_LOOKAHEAD);
     let Some((samples, blocks)) = window else { return least };
     let each = samples as f64 / blocks.max(1) as f64;
     let reach = (blocks as f64 * (100.0 * each).ln()).min(samples as f64);
-    // The first batches of the next window need its chunks before the last ones have used theirs.
+    // One more: the first batches of the next window need their chunks before the last batches of this one have used
+    // theirs.
     least.max((reach / batch as f64).ceil().min(MAX_LOOKAHEAD) as usize + 1)
 }
 
-/// What the scheduler goes by for samples in this order, with this budget.
+/// Returns the rules that the scheduler follows for samples in this order, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
     let window = budget.window;
     Rules {
@@ -260,7 +265,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
     }
 }
 
-/// Refuses numbers of threads and batches that no machine has room for.
+/// Refuses numbers of threads, requests and batches that no machine has room for.
 pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
     let window = spec.resources.prefetch_queue_depth;
     let counts = [
@@ -279,7 +284,7 @@ pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of device memory that files are best read to: two reads for each thread.
+/// Returns how many bytes of device memory are best for reads of files: two reads for each thread.
 pub(super) fn gds_buffer(spec: &Spec, encoded: usize) -> usize {
     (2 * spec.io_threads()).saturating_mul(encoded)
 }

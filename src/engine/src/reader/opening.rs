@@ -1,4 +1,4 @@
-//! Opening: from a spec and a dataset to the planner, the operations of the kernels, and the needs of memory.
+//! Opens a reader: makes the planner, the operations of the kernels and the needs of memory from a spec and a dataset.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +21,8 @@ use crate::spec::{DecodeDevice, Device, Spec};
 use crate::stats::ByOutput;
 use crate::table::Table;
 
-/// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
-/// it, and [`crate::explain`] describes it.
+/// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
+/// start from it, and [`crate::explain`] describes it.
 pub(crate) struct Opened {
     pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
@@ -35,12 +35,12 @@ pub(crate) struct Opened {
     pub needs: Needs,
 }
 
-/// What a reader reads of its stores before it is open, besides metadata.
+/// Values that are read before a reader is open, besides metadata.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// Which samples there are.
+    /// Inputs that say which samples there are.
     pub samples: geometry::Inputs,
-    /// How often samples are drawn.
+    /// Weights by which samples are drawn.
     pub weights: Option<Arc<Table<f64>>>,
 }
 
@@ -48,22 +48,22 @@ pub(crate) struct Inputs {
 pub(crate) struct Note {
     /// Index of the array.
     pub array: usize,
-    /// Index of the store.
+    /// Index of the part of the array, which is its store.
     pub part: usize,
     pub text: String,
 }
 
 impl Opened {
-    /// Checks the spec, whose breaks are all known, against a dataset that is open, without tables. Reads no chunk and touches no
-    /// device.
+    /// Checks the spec against an open dataset, without tables and rows. All breaks must be known. Reads no chunk and
+    /// touches no device.
     ///
     /// # Errors
-    /// Whatever is wrong with the arguments or the metadata, named.
+    /// If the arguments or the metadata are wrong. The error says what is wrong.
     pub fn of(spec: &Spec, dataset: Dataset) -> Result<Self> {
         Self::with(spec, dataset, Inputs::default())
     }
 
-    /// As [`Self::of`], with what the spec asks to be read.
+    /// As [`Self::of`], with the values that were read.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -95,8 +95,8 @@ impl Opened {
         Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 
-    /// Divides the memory. Where device memory holds so few chunks of an array that the CPU would decode them sooner than the
-    /// GPU, and the user leaves it to the reader, the CPU does.
+    /// Divides the memory. If device memory holds so few chunks of an array that the CPU would decode them sooner than
+    /// the GPU, the CPU decodes them, provided that the user left this to the reader.
     ///
     /// # Errors
     /// Those of [`budget::divide`].
@@ -116,7 +116,7 @@ impl Opened {
         let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
         let needs = with_tables(needs, &chunk_index.planner, &self.order);
         let on_cpu = budget::divide(&needs, &asked, there)?;
-        // Host memory may hold too little for as many threads.
+        // Host memory may hold chunks for fewer threads only.
         let threads =
             on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.host_decoded).max(1));
         let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
@@ -130,7 +130,7 @@ impl Opened {
         Ok(on_cpu)
     }
 
-    /// What the GPU would decode with this division, and the CPU sooner.
+    /// Returns the parts of arrays that the GPU would decode with this division, but the CPU sooner.
     fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
         let Some(device) = &division.budget.device else { return Vec::new() };
         let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
@@ -166,7 +166,7 @@ impl Opened {
     }
 }
 
-/// The order of the samples, and what a checkpoint must agree with.
+/// Returns the order of the samples, and what a checkpoint must agree with.
 fn ordered(
     spec: &Spec,
     dataset: &Dataset,
@@ -194,25 +194,26 @@ fn ordered(
     Ok((Order::drawn(spec, planner.samples(), weights)?, identity))
 }
 
-/// What the user's limit on host memory leaves for lists beside tables and segments; `None` if there is no limit.
+/// Returns the bytes that the user's limit on host memory leaves for lists, after a table of starts and segments
+/// between breaks; `None` if there is no limit.
 pub(crate) fn memory_left(spec: &Spec, planner: &Planner) -> Option<u64> {
     spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(listed_bytes(planner)))
 }
 
-/// Bytes of what says which samples there are: a table of starts, or segments between breaks.
+/// Returns the bytes that a table of starts and segments between breaks take.
 fn listed_bytes(planner: &Planner) -> u64 {
     planner.geometry().table.as_ref().map_or(0, TableStarts::bytes) + planner.break_bytes()
 }
 
-/// The same needs with tables, segments and the lists of `order`.
+/// Returns `needs` with the bytes of tables, segments and the lists of `order`.
 fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
     let tables = listed_bytes(planner) + order.bytes();
-    // Breaks are read as numbers of several types, which are given back.
+    // While breaks are read, they are held as numbers of several types; this memory is given back.
     let grouping = planner.geometry().table.as_ref().map_or(0, |table| planner.grouping_bytes(table));
     Needs { tables: tables as usize, opening: (tables + grouping + planner.break_bytes()) as usize, ..needs }
 }
 
-/// Chunks of a part of an array that the CPU decodes sooner than the GPU.
+/// A part of an array whose chunks the CPU decodes sooner than the GPU.
 struct Slow {
     array: usize,
     part: usize,
@@ -220,7 +221,8 @@ struct Slow {
     expected: Expected,
 }
 
-/// The arrays that are decoded because `mask_and_scale` is left out, as a sentence for the log; `None` if there are none.
+/// Returns a sentence for the log with the arrays that are decoded because `mask_and_scale` is left out; `None` if
+/// there are none.
 pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
     let decoded = dataset
         .arrays
@@ -239,8 +241,8 @@ pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<Strin
     })
 }
 
-/// For each array that stays as stored because `mask_and_scale` is left out, though its metadata name missing values: a
-/// sentence that says so.
+/// Returns a sentence for each array whose metadata name missing values, but which stays as stored because
+/// `mask_and_scale` is left out.
 pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
     let is_first = |(i, array): &(usize, &ArrayInfo)| dataset.arrays[..*i].iter().all(|other| other.name != array.name);
     dataset.arrays.iter().enumerate().filter(is_first).filter_map(|(_, array)| {
@@ -253,15 +255,15 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether this is the first call of the process with `text`: each reader of an epoch or a split would tell the same.
-/// After ten thousand texts all are new.
+/// Whether this is the first call of the process with `text`. A text that was logged isn't repeated: each reader of an
+/// epoch or a split would log the same. After ten thousand texts, every text counts as new.
 pub(super) fn is_new(text: &str) -> bool {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     told.len() >= 10_000 || told.insert(text.to_owned())
 }
 
-/// The array as geometry needs it.
+/// Returns what the geometry needs to know about an array.
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
@@ -284,7 +286,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 
-/// A counter of replaced NaNs for each array.
+/// Makes a counter of replaced NaNs for each array with `fillna`.
 pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> ByOutput {
     let norms = &chunk_index.planner.geometry().norms;
     let fills = |a: usize| norms.iter().any(|norm| norm.array == a && norm.fillna.is_some());
@@ -292,8 +294,8 @@ pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> ByOutput {
     ByOutput::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
 }
 
-/// The operations that jobs index: each norm in both byte orders, those that write a mask, and each table of channels in both
-/// byte orders.
+/// Returns the operations, which jobs refer to by index: each norm in both byte orders, those that write a mask, and
+/// each table of channels in both byte orders.
 fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     let of_norm = |norm: &Norm| {
         let array = &dataset.arrays[norm.array];
@@ -320,7 +322,8 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     Ops::with_tables(geometry.norms.iter().flat_map(of_norm).chain(of_mask), geometry.tables.iter().flat_map(of_table))
 }
 
-/// How each part of each array is decoded, and a note for each array that falls back.
+/// Returns how each part of each array is decoded. Adds a note for each part that the CPU decodes because the GPU
+/// can't.
 fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
     if spec.resources.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
         return Err(Error::value(

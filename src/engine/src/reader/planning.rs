@@ -10,10 +10,11 @@ use crate::chunk_index::Plan;
 use crate::messages::{Event, Shared, spawn};
 use crate::order::Sample;
 
-/// The body of the planner's thread: plans a batch of so many samples for each request, once the first sample is known.
+/// The body of the planner's thread. Waits for the order and the number of the first sample, then plans a batch of
+/// `batch` samples for each request.
 ///
-/// A batch of thousands of small samples takes milliseconds. So a second thread plans the next batch meanwhile, if that is asked
-/// for already.
+/// Planning a batch of thousands of small samples takes milliseconds. So a second thread plans the next batch at the
+/// same time, if it was requested already.
 pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
     let Ok((mut order, mut next)) = start.recv() else { return };
     let mut samples = || -> Vec<Sample> {
@@ -31,7 +32,7 @@ pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared,
             given.iter().all(|samples| planned.send(plan(&shared, &sources, &samples)).is_ok());
         }
     };
-    // Without it, batches are planned one after the other.
+    // Without the second thread, batches are planned one after the other.
     let second = spawn("plan2", shared.events.clone(), body).ok();
     for () in requests {
         if shared.stopped() {
@@ -42,7 +43,7 @@ pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared,
         if !send(plan(shared, &sources, &first)) {
             break;
         }
-        // Nothing comes of a thread that died, which the scheduler hears from itself.
+        // A second thread that died sends no plan. The scheduler hears of its death from the thread itself.
         if has_second && !of_second.recv().is_ok_and(send) {
             break;
         }

@@ -20,7 +20,7 @@ pub(super) struct Progress {
     order: Order,
     /// Samples of `order` that were handed out.
     delivered: AtomicU64,
-    /// To the planner, which waits for it. None once it was told.
+    /// Sends the start to the planner, which waits for it. `None` once it was sent.
     planner: Mutex<Option<Sender<Start>>>,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// In host memory, for batches of `batch_size` samples.
+    /// Reserves host memory, for batches of `batch_size` samples that are delivered to the CPU.
     ///
     /// # Errors
     /// If the system refuses.
@@ -44,7 +44,7 @@ impl Memory {
         })
     }
 
-    /// On a device, with lanes that are started.
+    /// Reserves memory for batches that are delivered to a device, and starts the lanes.
     ///
     /// # Errors
     /// If memory can't be had, or the device fails.

@@ -1,4 +1,4 @@
-//! Finds the offsets of ragged rows when a reader is opened, in an array of the store, and checks them.
+//! Reads the offsets of ragged rows from an array when a reader is opened, and checks them.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::store::Store;
 
 type Attributes = serde_json::Map<String, serde_json::Value>;
 
-/// Integers that are read at a time.
+/// Maximum number of integers that are read at a time.
 const INTEGERS: u64 = 1 << 18;
 
-/// The argument of a spec that names the offsets.
+/// The argument that names the array of offsets.
 struct Argument<'a> {
     name: &'static str,
     array: &'a str,
-    /// Whether the array has the ends of rows alone: the first starts at 0.
+    /// Whether the array has only the ends of rows. The first row starts at 0 then.
     ends: bool,
 }
 
@@ -39,10 +39,11 @@ impl Argument<'_> {
     }
 }
 
-/// The rows that `spec` asks for, if it does, in stores that are joined along them.
+/// Reads the rows of ragged arrays, over all stores; `None` if `spec` doesn't ask for any.
 ///
 /// # Errors
-/// If their array isn't there, can't be read or isn't one of offsets; if its group is a matrix that isn't stored by rows.
+/// If the array of offsets is missing, can't be read or has values that aren't offsets; if its group is a matrix that
+/// isn't stored by rows.
 pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows>> {
     let samples = &spec.samples;
     let argument = match (&samples.ragged, &samples.ragged_ends) {
@@ -62,7 +63,7 @@ pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows
     let found = if is_location(argument.array) {
         vec![of_own(spec, &argument, limit)?]
     } else {
-        // Arrays that have stores of their own are cut by the offsets of the others.
+        // Only stores in `path` have offsets. They also hold for arrays with stores of their own.
         let stores = &stores[..spec.source.paths.len().min(stores.len())];
         if stores.is_empty() {
             return Err(Error::value(format!(
@@ -87,18 +88,19 @@ pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows
     Ok(Some(rows.of_columns(columns[0])))
 }
 
-/// A number of columns, for messages.
+/// Formats a number of columns, for messages.
 fn shown_columns(columns: Option<u64>) -> String {
     columns.map_or("a matrix whose group has no 'shape'".into(), |n| format!("{n} columns"))
 }
 
-/// Bytes of host memory that all offsets may take.
+/// Returns how many bytes of host memory all offsets may take.
 fn host_limit(spec: &Spec) -> u64 {
     let half = Machine::find().map_or(u64::MAX, |machine| machine.total / 2);
     spec.resources.host_memory_limit.unwrap_or(u64::MAX).min(half)
 }
 
-/// Appends the values of an array of one dimension of `len` integers, as they are stored; negative ones as they are in 64 bits.
+/// Reads the `len` integers of an array of one dimension and appends them to `to`, as they are stored. Negative ones
+/// are in two's complement of 64 bits.
 ///
 /// # Errors
 /// If they can't be read.
@@ -127,7 +129,7 @@ pub(super) fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &
     Ok(())
 }
 
-/// The offsets in one store, which may take `limit` bytes, and the columns of their matrix.
+/// Reads the offsets in one store, and the number of columns of their matrix. The offsets may take `limit` bytes.
 fn of_store(argument: &Argument, store: &Arc<dyn Store>, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
     let path = argument.array.trim_matches('/');
     let group = path.rsplit_once('/').map_or("", |(group, _)| group);
@@ -139,7 +141,7 @@ fn of_store(argument: &Argument, store: &Arc<dyn Store>, limit: u64) -> Result<(
     offsets(argument, store, array, &attributes, limit)
 }
 
-/// The same of an array that has a store of its own.
+/// As [`of_store`], for an array that has a store of its own.
 fn of_own(spec: &Spec, argument: &Argument, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
     if spec.source.paths.len() > 1 {
         return Err(Error::value(format!(
@@ -155,7 +157,7 @@ fn of_own(spec: &Spec, argument: &Argument, limit: u64) -> Result<(Vec<u64>, Opt
     offsets(argument, &found.store, found.array, &found.group, limit)
 }
 
-/// What AnnData and others say of the kind of a matrix, in the attributes of its group.
+/// Returns the kind of a matrix, as AnnData and others write it to the attributes of its group.
 fn encoding(attributes: &Attributes) -> Option<&str> {
     ["encoding-type", "h5sparse_format"].into_iter().find_map(|name| attributes.get(name)?.as_str())
 }
@@ -174,7 +176,8 @@ fn check_rows(argument: &Argument, store: &Arc<dyn Store>, group: &str, attribut
     }
 }
 
-/// The offsets that an array holds, which may take `limit` bytes, and the columns of their matrix.
+/// Reads the offsets from an array, and returns them with the number of columns of their matrix. They may take `limit`
+/// bytes.
 fn offsets(
     argument: &Argument,
     store: &Arc<dyn Store>,
@@ -182,7 +185,7 @@ fn offsets(
     attributes: &Attributes,
     limit: u64,
 ) -> Result<(Vec<u64>, Option<u64>)> {
-    // AnnData and scipy write the shape of the matrix there.
+    // AnnData and scipy write the shape of the matrix to the attributes of its group.
     let shape_of = |name: &str| attributes.get(name)?.as_array()?.get(1)?.as_u64();
     let columns = encoding(attributes).and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
     let shape = array.parts[0].shape.clone();

@@ -1,4 +1,4 @@
-//! What samples are called, for people: their store, and their start along each axis. It is what DALI has as `source_info`.
+//! Names of samples, for people: their store, and their start along each axis. DALI has this as `source_info`.
 
 use std::fmt::Write;
 
@@ -9,13 +9,14 @@ use crate::geometry::Picked;
 /// Names the samples of a reader.
 pub(super) struct Sources {
     stores: Vec<String>,
-    /// Where several stores are joined, the first index of each and the end of the last; and what is picked of these indices.
+    /// If several stores are joined: the first index of each store followed by the end of the last one, and the indices
+    /// that `pick` takes.
     joined: Option<(Vec<u64>, Option<Picked>)>,
-    /// What stands before the start along each axis.
+    /// The text before the start along each axis: a space, the name of the axis and `=`.
     axes: Vec<String>,
-    /// Whether the number of the store stands before each start, which then counts in that store alone.
+    /// Whether the index of a sample begins with the number of its store. The start then counts in that store alone.
     names_store: bool,
-    /// Whether the number of the segment stands before each start, after that of the store.
+    /// Whether the index of a sample has the number of its segment, after that of the store.
     names_segments: bool,
 }
 
@@ -35,7 +36,7 @@ impl Sources {
         }
     }
 
-    /// The names of so many samples with these starts.
+    /// Returns the names of `samples` samples. `starts` has the index of each sample, as in the index output.
     pub fn names(&self, starts: &[i64], samples: usize) -> Names {
         let mut text = String::with_capacity(samples * 64);
         let mut ends = Vec::with_capacity(samples);
@@ -64,7 +65,7 @@ impl Sources {
         Names { text, ends }
     }
 
-    /// The number of the store in which a sample starts.
+    /// Returns the number of the store in which a sample starts.
     fn store_of(&self, start: i64) -> usize {
         let Some((starts, pick)) = &self.joined else { return 0 };
         let at = start.max(0) as u64;

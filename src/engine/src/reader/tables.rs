@@ -1,6 +1,7 @@
 //! Reads the tables that arguments name: `starts` and `weights`.
 //!
-//! A table is a file of NumPy's, one that the host keeps in the library, or a Zarr array, which is read by a reader of its own.
+//! A table is a NumPy file (`.npy`), a table that the host keeps in the library, or a Zarr array, which is read by a
+//! reader of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use crate::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Spec};
 use crate::store;
 use crate::table::{Element, Table, kept, read_npy, room};
 
-/// Bytes that are read at a time, at least, unless chunks are larger.
+/// Maximum number of bytes that are read at a time, unless a chunk is larger.
 const PIECE: u64 = 4 << 20;
 
-/// A type of element that is read from arrays.
+/// An element type of tables that are read from Zarr arrays.
 pub(super) trait Stored: Element {
     /// The type that an array is read as.
     const DTYPE: DType;
-    /// Whether each value of a stored type is exactly one of this type.
+    /// Whether this type can represent each value of the type `stored` exactly.
     fn holds(stored: DType) -> bool;
 }
 
@@ -40,10 +41,10 @@ impl Stored for f64 {
     }
 }
 
-/// The table that `source`, the value of `argument`, names.
+/// Reads the table that `source`, the value of `argument`, names.
 ///
 /// # Errors
-/// If there is none, it is damaged or of another type, or it doesn't fit in memory.
+/// If the table is missing, damaged, of another type, or too large for memory.
 pub(super) fn load<T: Stored>(spec: &Spec, argument: &str, source: &str) -> Result<Arc<Table<T>>> {
     let limit = spec.resources.host_memory_limit;
     let table = if kept::is_name(source) {
@@ -60,7 +61,8 @@ pub(super) fn load<T: Stored>(spec: &Spec, argument: &str, source: &str) -> Resu
     table.map_err(|e| e.within(argument))
 }
 
-/// The spec of a reader of the array `source`: its own store, or an array of the first of `path`.
+/// Returns the spec of a reader of the array `source`, which is a store of its own or an array in the first store of
+/// `path`.
 fn place(spec: &Spec, source: &str) -> Spec {
     let array = ArrayArgument::from(source);
     let is_own = array.is_own();
@@ -79,7 +81,7 @@ fn place(spec: &Spec, source: &str) -> Spec {
     })
 }
 
-/// The table in a Zarr array of two dimensions, or of one, which makes one column.
+/// Reads a table from a Zarr array of two dimensions, or of one dimension, which makes one column.
 fn of_zarr<T: Stored>(spec: &Spec, source: &str, limit: Option<u64>) -> Result<Table<T>> {
     let of = place(spec, source);
     let dataset = Dataset::open(&of)?;

@@ -1,4 +1,4 @@
-//! The running reader when something inside it dies.
+//! Tests of a running reader in which something dies.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn a_thread_that_dies_ends_every_wait_with_its_error() {
     assert_eq!(reader.next_batch().unwrap().host[0].as_slice()[4..8], 1i32.to_le_bytes());
     let dead = spawn("plan", reader.events.clone(), || panic!("out of ideas")).unwrap();
     dead.join().unwrap();
-    // Batches that were finished before may still come; then only errors, without end, and never a wait for ever.
+    // Batches that were finished before may still come. After them every call gives an error, and none waits for ever.
     let results: Vec<_> = (0..20).map(|_| reader.next_batch()).collect();
     let errors = results.iter().skip_while(|r| r.is_ok()).collect::<Vec<_>>();
     assert!(errors.len() >= 10, "{results:?}");
@@ -60,7 +60,7 @@ fn a_reader_whose_planner_never_answers_again_still_ends() {
     let folder = tempfile::tempdir().unwrap();
     store(folder.path());
     let reader = open(folder.path());
-    // Before any batch was planned, perhaps: the error must come without one.
+    // Perhaps no batch was planned yet. The error must come without one.
     reader.events.send(Event::Died(Error::runtime("gone"))).unwrap();
     let failed = (0..20).map(|_| reader.next_batch()).filter(Result::is_err).count();
     assert!(failed >= 10);
@@ -79,7 +79,7 @@ fn chunks_that_arrive_after_the_end_are_no_end_of_the_world() {
             s.resources.io_threads = Some(1);
         });
         let reader = Reader::open(spec).unwrap();
-        // Of the 16 chunks that the first batch needs some are there and some under way, most of the time.
+        // Most of the time, some of the chunks that the first batch needs have arrived and some are under way.
         std::thread::sleep(std::time::Duration::from_micros(5 * delay));
         reader.events.send(Event::Died(Error::runtime("gone"))).unwrap();
         let results: Vec<_> = (0..12).map(|_| reader.next_batch()).collect();

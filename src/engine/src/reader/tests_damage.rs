@@ -1,5 +1,5 @@
-//! Damaged chunks on the GPU: each ends in the values that the CPU reads, or in an error where the CPU has one, and the next
-//! chunk is read as if nothing had been.
+//! Tests of damaged chunks on the GPU. Each gives the values that the CPU reads, or an error if the CPU gives one. The
+//! next chunk is read as if nothing had happened.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ use crate::spec::{Device, DimKey, Spec};
 /// Elements of a chunk.
 const ELEMENTS: usize = 30_011;
 
-/// Writes an array of int32 with these chunks, of format 2; `codecs` are its compressor, or its filters and its compressor.
+/// Writes an array of int32 with these chunks, in Zarr format 2. `codecs` is its compressor, or a list of its filters
+/// and its compressor.
 fn store(folder: &Path, codecs: &serde_json::Value, chunks: &[Vec<u8>]) {
     let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
         Some([filters @ .., compressor]) => (serde_json::json!(filters), compressor),
@@ -50,18 +51,18 @@ fn blosc(data: &[u8], codec: BloscCompressor, shuffle: BloscShuffleMode) -> Vec<
     codec.encode(data.into(), &CodecOptions::default()).unwrap().into_owned()
 }
 
-/// With its CRC-32C behind it.
+/// Appends the CRC-32C of a chunk to it.
 fn sealed(mut chunk: Vec<u8>) -> Vec<u8> {
     chunk.extend(crc32c::crc32c(&chunk).to_le_bytes());
     chunk
 }
 
-/// The first bytes of all elements of four bytes, then the second ones, and so on.
+/// Shuffles bytes: the first bytes of all elements of four bytes, then the second ones, and so on.
 fn shuffled(data: &[u8]) -> Vec<u8> {
     (0..4).flat_map(|j| data.iter().skip(j).step_by(4).copied()).collect()
 }
 
-/// One of: bits flipped, the end cut, two pieces exchanged, a field of the header overwritten.
+/// Damages a chunk: cuts its end, exchanges two pieces, overwrites a byte near its start, or flips bits.
 fn damage(chunk: &mut Vec<u8>, random: &mut Random) {
     let mut below = |n: usize| (random.next() % n.max(1) as u64) as usize;
     match below(8) {
@@ -85,8 +86,8 @@ fn damage(chunk: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Reads all batches on the GPU and on the CPU, and compares them one by one. How many were errors, and which chunks could be
-/// read on the GPU only.
+/// Reads all batches on the GPU and on the CPU, and compares them one by one. Returns how many were errors on both, and
+/// which chunks could be read only on the GPU.
 fn compare(folder: &Path, chunks: usize, what: &str) -> (usize, Vec<String>) {
     let Some(gpu) = gpu() else { return (0, Vec::new()) };
     let (on_cpu, on_gpu) = (open(folder, Device::Cpu), open(folder, Device::Gpu(0)));
@@ -117,12 +118,13 @@ fn compare(folder: &Path, chunks: usize, what: &str) -> (usize, Vec<String>) {
             (Err(e), Ok(_)) => lenient.push(format!("chunk {i}: {e}")),
         }
     }
-    // Before the memory that it writes ahead to.
+    // Dropped before `memory`, to which this reader writes ahead.
     drop(on_gpu);
     (errors, lenient)
 }
 
-/// Twelve thousand chunks with DALI_ZARR_DAMAGED=1000, else enough to see that it works.
+/// DALI_ZARR_DAMAGED=1000 damages 1000 chunks of each case, ten thousand in all. The default of 50 is enough to see
+/// that the test works.
 #[test]
 fn gpu_damaged_chunks_end_as_on_the_cpu() {
     if gpu().is_none() {
@@ -166,7 +168,7 @@ fn gpu_damaged_chunks_end_as_on_the_cpu() {
                 chunk
             })
             .collect();
-        // The last one is whole: the context still works.
+        // The last chunk is whole: it shows that the CUDA context still works.
         chunks.push(encode(&sample(1, ELEMENTS * 4), 0));
         let folder = tempfile::tempdir().unwrap();
         store(folder.path(), &compressor, &chunks);

@@ -1,4 +1,4 @@
-//! The running reader on a server that does to requests whatever can happen to them.
+//! Tests of a running reader with a server that injects faults of all kinds into requests.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The encoded chunk whose first element is number `at`: each has its number for a value.
+/// Returns the encoded chunk whose first element is number `at`. The value of each element is its number.
 fn chunk(at: usize) -> Vec<u8> {
     with_checksum((at..at + CHUNK).flat_map(|i| (i as i32).to_le_bytes()).collect())
 }
@@ -32,7 +32,7 @@ fn array(chunk: usize, codecs: &Value) -> Value {
     })
 }
 
-/// The same values twice: `a` in chunks, `b` in shards. Every byte is covered by a checksum.
+/// Makes a server that has the same values twice: `a` in chunks, `b` in shards. Every byte is covered by a checksum.
 fn server() -> Arc<Server> {
     let server = Arc::new(Server::default());
     let inner = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
@@ -57,7 +57,7 @@ fn server() -> Arc<Server> {
     server
 }
 
-/// Batches that were right, and that were errors.
+/// Reads batches under the faults that `seed` gives. Returns how many batches were right, and how many were errors.
 fn schedule(seed: u64) -> (usize, usize) {
     let mut random = Random(seed);
     let server = server();
@@ -84,7 +84,7 @@ fn schedule(seed: u64) -> (usize, usize) {
     }))
     .unwrap();
     let acts = (0..random.below(60)).map(|_| match random.act(100) {
-        // A store that says that a key is missing is believed.
+        // The reader believes a store that says that a key is missing, so another fault takes the place of 404.
         Act::Status(404) => Act::Flip(random.below(1000) as usize),
         Act::Delay(time) => Act::Delay(time / 1000),
         act => act,
@@ -92,7 +92,7 @@ fn schedule(seed: u64) -> (usize, usize) {
     let acts: Vec<_> = acts.collect();
     server.acts.lock().unwrap().extend(acts);
     let (mut right, mut wrong) = (0, 0);
-    // Some are dropped with everything under way.
+    // Some readers are dropped while reads are under way.
     for _ in 0..random.below(30) {
         match reader.next_batch() {
             Ok(batch) => {
@@ -115,7 +115,7 @@ fn schedule(seed: u64) -> (usize, usize) {
     (right, wrong)
 }
 
-/// Thousands with DALI_ZARR_SCHEDULES=5000, else enough to see that it works.
+/// DALI_ZARR_SCHEDULES=5000 runs 5000 schedules. The default of 240 is enough to see that the test works.
 #[test]
 fn every_schedule_ends_in_right_values_or_an_error_that_names_the_chunk() {
     let many: u64 = std::env::var("DALI_ZARR_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(240);
@@ -132,6 +132,6 @@ fn every_schedule_ends_in_right_values_or_an_error_that_names_the_chunk() {
         (right, wrong) = (right + r, wrong + w);
     }
     println!("{right} batches were right, {wrong} were errors");
-    // Many are errors: what was replaced stays so, and every batch that needs it says so.
+    // Many batches are errors: an object that was replaced stays replaced, and every batch that needs it fails.
     assert!(right as u64 > many && wrong > 0, "{right} right, {wrong} wrong");
 }

@@ -1,5 +1,5 @@
-//! Oversized chunks, with far more encoded bytes than usual encoders write, are read like others, in whatever memory
-//! there is.
+//! Tests of oversized chunks, which have far more encoded bytes than usual encoders write. They are read like others,
+//! in whatever memory there is.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,12 +21,12 @@ use crate::store::tests_hooked::Hooked;
 /// Bytes of a decoded chunk.
 const LEN: usize = 5000;
 
-/// A value of chunk `i`.
+/// Returns the decoded bytes of chunk `i`.
 fn data(i: usize) -> Vec<u8> {
     sample(i as u8, LEN)
 }
 
-/// Members of gzip with nothing in them but extra fields, around one with data.
+/// Returns gzip members with nothing in them but extra fields, around a member with the data.
 fn long_gzip(data: &[u8]) -> Vec<u8> {
     let empty =
         flate2::GzBuilder::new().extra([7; 65_000]).write(Vec::new(), flate2::Compression::new(1)).finish().unwrap();
@@ -35,7 +35,7 @@ fn long_gzip(data: &[u8]) -> Vec<u8> {
     [empty.repeat(10), encoder.finish().unwrap(), empty.repeat(10)].concat()
 }
 
-/// Flushed after each byte.
+/// Encodes as zlib, and flushes after each byte.
 fn long_zlib(data: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::new(1));
     for byte in data {
@@ -45,7 +45,7 @@ fn long_zlib(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// With a frame before it that is skipped.
+/// Encodes as zstd, with a skippable frame of `skipped` bytes before the data.
 fn long_zstd(data: &[u8], skipped: usize) -> Vec<u8> {
     let mut out = [0x50, 0x2a, 0x4d, 0x18].to_vec();
     out.extend((skipped as u32).to_le_bytes());
@@ -54,7 +54,7 @@ fn long_zstd(data: &[u8], skipped: usize) -> Vec<u8> {
     out
 }
 
-/// LZ4 blocks of literals only in Blosc blocks of 128 bytes, and a gap before them.
+/// Encodes as Blosc, in blocks of 128 bytes that are LZ4 blocks of literals only, with `gap` bytes before them.
 fn long_blosc(data: &[u8], gap: usize) -> Vec<u8> {
     let mut out = vec![2, 1, 1 << 5 | 0x10, 1];
     let starts = 16 + 4 * data.len().div_ceil(128);
@@ -74,7 +74,7 @@ fn long_blosc(data: &[u8], gap: usize) -> Vec<u8> {
     out
 }
 
-/// Streams with nothing in them before one with data, and something behind it that is none.
+/// Returns empty bzip2 streams, a stream with the data, and bytes behind it that are no stream.
 fn long_bz2(data: &[u8]) -> Vec<u8> {
     let stream = |data: &[u8]| {
         let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::new(1));
@@ -95,13 +95,13 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A shard of two chunks, of which the second is missing, with `gap` bytes before the first.
+/// Returns a shard of two chunks, of which the second is missing, with `gap` bytes before the first.
 fn shard(chunk: Vec<u8>, gap: usize) -> Vec<u8> {
     let index = [gap as u64, chunk.len() as u64, u64::MAX, u64::MAX].iter().flat_map(|n| n.to_le_bytes()).collect();
     [vec![5; gap], chunk, sealed(index)].concat()
 }
 
-/// Writes an array of these chunks in format 2.
+/// Writes an array of these chunks in Zarr format 2.
 fn write_v2(folder: &Path, codecs: &Value, chunks: &[Vec<u8>]) {
     let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
         Some([filters @ .., compressor]) => (json!(filters), compressor),
@@ -117,7 +117,7 @@ fn write_v2(folder: &Path, codecs: &Value, chunks: &[Vec<u8>]) {
     }
 }
 
-/// Writes an array of such shards, each of two rows.
+/// Writes an array of these shards. Each has two chunks, one for each row.
 fn write_shards(folder: &Path, inner: &Value, outer: &Value, shards: &[Vec<u8>]) {
     let mut codecs = vec![json!({"name": "sharding_indexed", "configuration": {
         "chunk_shape": [1, LEN], "codecs": inner, "index_codecs": ["bytes", "crc32c"],
@@ -141,13 +141,13 @@ fn spec(folder: &Path) -> Spec {
     })
 }
 
-/// The samples of one epoch.
+/// Reads `samples` samples.
 fn read(spec: Spec, samples: usize) -> Result<Vec<Vec<u8>>> {
     let reader = Reader::open(spec)?;
     (0..samples).map(|_| Ok(reader.next_batch()?.host[0].as_slice().to_vec())).collect()
 }
 
-/// The number behind `words` in a message.
+/// Returns the number behind `words` in a message.
 fn named(message: &str, words: &str) -> u64 {
     let rest = message.split(words).nth(1).unwrap_or_else(|| panic!("{message}"));
     rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
@@ -164,7 +164,7 @@ fn chunks_of_every_codec_that_are_longer_than_usual() {
         (json!({"id": "bz2"}), long_bz2, long_bz2),
         (json!({"id": "lzma"}), long_xz, long_xz),
         (json!([{"id": "zstd"}, {"id": "crc32c"}]), |d| sealed(zstd(d, 3, true, true)), |d| sealed(long_zstd(d, 9000))),
-        // Within another compressor: not so far.
+        // A compressor within another one: not so far beyond the usual size.
         (
             json!([{"id": "gzip"}, {"id": "zstd"}]),
             |d| zstd(&gzip(d, 5), 3, true, true),
@@ -173,7 +173,7 @@ fn chunks_of_every_codec_that_are_longer_than_usual() {
     ];
     for (codecs, usual, long) in cases {
         let dir = tempfile::tempdir().unwrap();
-        // In the order of need, between others.
+        // Long chunks come between usual ones, in the order of need.
         let chunks: Vec<_> = (0..9).map(|i| if i % 4 == 1 { long(&data(i)) } else { usual(&data(i)) }).collect();
         write_v2(dir.path(), &codecs, &chunks);
         let expected: Vec<_> = (0..18).map(|i| data(i % 9)).collect();
@@ -205,7 +205,7 @@ fn chunks_in_shards_and_shards_with_gaps() {
     }
 }
 
-/// What doesn't fit is an error that names a limit with which it does, and the batches beside it come.
+/// A chunk that doesn't fit gives an error that names a sufficient limit. The other batches come.
 #[test]
 fn memory_is_enough_or_the_limit_that_would_be_is_named() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -232,7 +232,7 @@ fn memory_is_enough_or_the_limit_that_would_be_is_named() {
     }
 }
 
-/// What the format doesn't allow is damage, however much memory there is.
+/// A length that the format doesn't allow is damage, however much memory there is.
 #[test]
 fn lengths_that_no_encoder_can_reach_are_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ fn a_value_that_grows_while_it_is_read_is_not_followed() {
     write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
     let mut opened = Opened::new(&spec).unwrap();
-    // It has one byte more whenever it is asked for.
+    // The value has one byte more whenever its size is asked for.
     let size = AtomicU64::new(9000);
     let grown = move |_: &str| Some(Found { size: size.fetch_add(1, Relaxed), version: None });
     Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
@@ -259,7 +259,7 @@ fn a_value_that_grows_while_it_is_read_is_not_followed() {
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
 }
 
-/// From a server the size is asked for once, not in each epoch, if a cache has the value.
+/// A server is asked for the size of a value once, not in each epoch, if a cache has the value.
 #[test]
 fn caches_tell_the_size() {
     let server = Arc::new(Server::default());

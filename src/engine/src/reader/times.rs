@@ -1,12 +1,12 @@
-//! What coordinates count: instants of a calendar, durations, or other numbers. Units and calendars are those that cftime and
-//! udunits know.
+//! What coordinates mean: instants of a calendar, durations, or other numbers. Knows the units and calendars of cftime
+//! and udunits.
 
 use crate::dtype::DType;
 
 /// Seconds of a day.
 const DAY: f64 = 86400.0;
 
-/// What the attributes of coordinates say of their values.
+/// What the values of coordinates mean, by their attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Meaning {
     units: Option<String>,
@@ -14,12 +14,12 @@ pub(super) struct Meaning {
     kind: Kind,
 }
 
-/// What values are.
+/// The kind of the values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// `origin + value * seconds`, in seconds since the first day that the calendar counts.
+    /// Instants: `origin + value * seconds` are the seconds since day 0 of the calendar.
     Instants { seconds: f64, origin: f64, calendar: Calendar },
-    /// `value * seconds`.
+    /// Durations of `value * seconds` seconds.
     Durations { seconds: f64 },
     /// Times that can't be converted: months, years, unknown calendars or references.
     Unconverted,
@@ -30,15 +30,16 @@ enum Kind {
 /// How two series of coordinates are compared.
 #[derive(Debug, PartialEq)]
 pub(super) enum Comparison {
-    /// Their numbers.
+    /// By their numbers.
     Numbers,
-    /// What [`Meaning::seconds`] gives.
+    /// By their times in seconds, see [`Meaning::seconds`].
     Times,
-    /// Not at all: what one and the other are.
+    /// They can't be compared. Says what one and what the other is.
     Impossible(String, String),
 }
 
-/// A calendar. The first three count the days since 1970-01-01 of the Gregorian calendar, the others from their year 0.
+/// A calendar. The first three count days from 1970-01-01 of the Gregorian calendar, the others from the first day of
+/// their year 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Calendar {
     /// Julian until 1582-10-04, Gregorian from 1582-10-15 on.
@@ -51,7 +52,8 @@ enum Calendar {
 }
 
 impl Meaning {
-    /// What values with the attributes `units` and `calendar` count. Of datetime64 and timedelta64 `units` is the type.
+    /// Finds what values with the attributes `units` and `calendar` mean. For datetime64 and timedelta64, `units` is
+    /// the type.
     pub(super) fn new(units: Option<&str>, calendar: Option<&str>) -> Self {
         let units = units.map(str::trim).filter(|units| !units.is_empty());
         let calendar = calendar.unwrap_or("standard").trim().to_lowercase();
@@ -59,14 +61,14 @@ impl Meaning {
         Self { units: units.map(str::to_owned), calendar, kind }
     }
 
-    /// How coordinates with this and another meaning are compared.
+    /// Returns how coordinates with this and another meaning are compared.
     pub(super) fn compared(&self, other: &Self) -> Comparison {
         use Kind::{Durations, Instants, Numbers};
         let is_plain = |one: &Self| one.units.is_none();
         match (self.kind, other.kind) {
             _ if self == other => Comparison::Numbers,
             (Numbers, Numbers) => Comparison::Numbers,
-            // Numbers without units may be those of times.
+            // Numbers without units may be times.
             _ if is_plain(self) || is_plain(other) => Comparison::Numbers,
             (Instants { calendar: one, .. }, Instants { calendar: other, .. }) if one.counts_as(other) => {
                 Comparison::Times
@@ -76,7 +78,7 @@ impl Meaning {
         }
     }
 
-    /// A value in seconds; the value itself if it isn't a time.
+    /// Returns a value in seconds, or the value itself if it isn't a time.
     pub(super) fn seconds(&self, value: f64) -> f64 {
         match self.kind {
             Kind::Instants { seconds, origin, .. } => value.mul_add(seconds, origin),
@@ -85,7 +87,7 @@ impl Meaning {
         }
     }
 
-    /// The seconds by which a value of type `dtype` may be off because it was rounded.
+    /// Returns the seconds by which a value of type `dtype` may be off because it was rounded.
     pub(super) fn rounding(&self, value: f64, dtype: DType) -> f64 {
         let seconds = match self.kind {
             Kind::Instants { seconds, .. } | Kind::Durations { seconds } => seconds,
@@ -99,13 +101,13 @@ impl Meaning {
         value.abs() * seconds * relative
     }
 
-    /// Whether the value is the number that datetime64 and timedelta64 have for what isn't a time.
+    /// Whether the value is NaT (not a time) of datetime64 or timedelta64.
     pub(super) fn is_nat(&self, value: f64) -> bool {
         let is_time = |units: &String| units.starts_with("datetime64[") || units.starts_with("timedelta64[");
         value == i64::MIN as f64 && self.units.as_ref().is_some_and(is_time)
     }
 
-    /// A value for people: a date where it is an instant.
+    /// Formats a value for messages: an instant as a date.
     pub(super) fn shown(&self, value: f64) -> String {
         let Kind::Instants { calendar, .. } = self.kind else { return value.to_string() };
         let seconds = (self.seconds(value) * 1e3).round() / 1e3;
@@ -126,7 +128,7 @@ impl Meaning {
         )
     }
 
-    /// The attributes, for people.
+    /// Formats the attributes for messages.
     pub(super) fn text(&self) -> String {
         match &self.units {
             Some(units) if units.contains(" since ") => format!("\"{units}\" of the calendar \"{}\"", self.calendar),
@@ -159,7 +161,7 @@ fn kind(units: &str, calendar: &str) -> Kind {
     }
 }
 
-/// The seconds of a unit, as cftime names it.
+/// Returns the seconds of a unit of time, by its names in cftime; `None` for other units.
 fn seconds(unit: &str) -> Option<f64> {
     Some(match &*unit.to_lowercase() {
         "week" | "weeks" => 7.0 * DAY,
@@ -175,7 +177,7 @@ fn seconds(unit: &str) -> Option<f64> {
     })
 }
 
-/// The seconds of `[ns]` or `[10s]`; `None` for months, years and no unit.
+/// Returns the seconds of a NumPy unit such as `[ns]` or `[10s]`; `None` for months, years and no unit.
 fn numpy_seconds(text: &str) -> Option<f64> {
     let text = text.strip_prefix('[')?.strip_suffix(']')?;
     let (scale, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
@@ -197,7 +199,8 @@ fn numpy_seconds(text: &str) -> Option<f64> {
     Some(scale * seconds)
 }
 
-/// Reads `2000-01-01 12:00:00.5 +01:00`: seconds as [`Kind::Instants`] counts them.
+/// Parses an instant such as `2000-01-01 12:00:00.5 +01:00`. Returns seconds as [`Kind::Instants`] counts them; `None`
+/// if the text isn't an instant.
 fn instant(text: &str, calendar: Calendar) -> Option<f64> {
     let (sign, unsigned) =
         text.strip_prefix('-').map_or((1, text.strip_prefix('+').unwrap_or(text)), |text| (-1, text));
@@ -221,7 +224,8 @@ fn instant(text: &str, calendar: Calendar) -> Option<f64> {
     Some(days as f64 * DAY + (hours * 3600 + minutes * 60) as f64 + seconds - zone_seconds(zone.trim())?)
 }
 
-/// By how many seconds the clocks of a time zone are ahead: `Z`, `UTC`, `+1`, `+01:30`, `-0130`.
+/// Returns by how many seconds the clocks of a time zone are ahead of UTC. Knows `Z`, `UTC`, `GMT`, `+1`, `+01:30` and
+/// `-0130`.
 fn zone_seconds(text: &str) -> Option<f64> {
     if text.is_empty() || ["Z", "UTC", "GMT"].iter().any(|name| text.eq_ignore_ascii_case(name)) {
         return Some(0.0);
@@ -237,11 +241,11 @@ fn zone_seconds(text: &str) -> Option<f64> {
     (hours < 24 && minutes < 60).then(|| sign * (f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0))
 }
 
-/// The days before each month, from January to one past December.
+/// The number of days before each month, from January to one past December.
 const NO_LEAP: [i64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
 const LEAP: [i64; 13] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335, 366];
 
-/// The first day of the Gregorian calendar, 1582-10-15.
+/// The first day of the Gregorian calendar, 1582-10-15, in days from 1970-01-01.
 const GREGORIAN: i64 = -141_427;
 
 impl Calendar {
@@ -257,23 +261,24 @@ impl Calendar {
         })
     }
 
-    /// Whether days of both can be compared. A model's calendar is its own, so that its 1 January is no day of another.
+    /// Whether days of both calendars can be compared. Apart from the two Gregorian ones, a calendar is comparable only
+    /// with itself: 1 January of a model's calendar is no day of another.
     fn counts_as(self, other: Self) -> bool {
         let is_gregorian = |calendar| matches!(calendar, Self::Standard | Self::ProlepticGregorian);
         self == other || (is_gregorian(self) && is_gregorian(other))
     }
 
-    /// The number of a day; `None` if there is no such date.
+    /// Returns the number of a day; `None` if the calendar has no such date.
     fn days(self, year: i64, month: i64, day: i64) -> Option<i64> {
         if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return None;
         }
-        // cftime has no year 0 in these.
+        // cftime has no year 0 in these calendars.
         if year <= 0 && matches!(self, Self::Standard | Self::Julian) {
             return None;
         }
         let of_year = |days: &[i64; 13]| days[month as usize - 1] + day - 1;
-        // Years that begin with March.
+        // Years are counted from March here, so a leap day is the last day of its year.
         let (from_march, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
         let leaps = from_march.div_euclid(4);
         let since = 365 * from_march + leaps + (153 * months + 2) / 5 + day - 1;
@@ -287,11 +292,11 @@ impl Calendar {
             Self::AllLeap => 366 * year + of_year(&LEAP),
             Self::Days360 => 360 * year + 30 * (month - 1) + day - 1,
         };
-        // A day that a month doesn't have would be another date.
+        // The number of a day that its month doesn't have belongs to another date.
         (self.date(number) == (year, month, day)).then_some(number)
     }
 
-    /// The year, month and day with this number.
+    /// Returns the year, month and day of the day with this number.
     fn date(self, number: i64) -> (i64, i64, i64) {
         let of_year = |days: &[i64; 13]| {
             let (year, day) = (number.div_euclid(days[12]), number.rem_euclid(days[12]));
@@ -333,7 +338,7 @@ mod tests {
 
     #[test]
     fn times_are_dates_of_their_calendar() {
-        // What cftime 1.6 and NumPy give.
+        // The expected texts are those of cftime 1.6 and NumPy.
         for (units, calendar, value, expected) in [
             ("hours since 1970-01-02", "standard", 1.5, "1970-01-02 01:30:00"),
             ("Hours since 2000-1-1", "gregorian", -1.0, "1999-12-31 23:00:00"),
@@ -353,7 +358,7 @@ mod tests {
             ("days since 2000-02-28", "360_day", 3.0, "2000-03-01 00:00:00"),
             ("datetime64[10s]", "standard", 6.0, "1970-01-01 00:01:00"),
             ("datetime64[D]", "standard", 19_000.0, "2022-01-08 00:00:00"),
-            // What isn't converted.
+            // Values that aren't converted.
             ("months since 2000-01-01", "standard", 2.0, "2"),
             ("hours", "standard", 2.0, "2"),
             ("days since 2001-02-29", "noleap", 2.0, "2"),

@@ -1,5 +1,5 @@
-//! Decides which wanted chunks are read now: in the order of need, and each only with all the memory that it needs
-//! until it is decoded. For chunks that lie in one object with others see [`super::merging`].
+//! Decides which wanted chunks are read now: in the order of need. A chunk is admitted only if all the memory that it
+//! needs until it is decoded can be reserved. For chunks that share an object with others see [`super::merging`].
 //!
 //! `unsafe` is allowed here: reserved memory is leased to reads.
 
@@ -22,11 +22,11 @@ const MIN_GDS_BYTES: usize = 64 << 10;
 
 /// What happened to the first chunk in the queue.
 pub(super) enum Admission {
-    /// Its read has started, or it is missing or failed.
+    /// It left the queue: its read has started, it waits for an index that is being read, or it is missing or failed.
     Done,
     /// Memory is short.
     NoRoom,
-    /// It waits for a shard index that is being read.
+    /// It stays first in the queue: the index that it needs can be read only after the read of another index ends.
     Later,
 }
 
@@ -54,7 +54,7 @@ impl Scheduler {
                 self.memory.join_free();
             }
             let Some(head) = self.chunks.head(self.batches.active_end()) else { return };
-            // Local and remote reads keep one order of need.
+            // Local and remote reads share one queue. If the first chunk can't be read now, the others wait too.
             let Place { location, remote, .. } = self.chunks[head.handle].place;
             if !self.reads.may_begin(remote, time) {
                 return;
@@ -89,8 +89,8 @@ impl Scheduler {
             && self.waves.is_idle()
     }
 
-    /// The range of an output that is a copy of the whole decoded chunk, if there is one: then the chunk is decoded
-    /// there, without a slot.
+    /// Returns the part of an output to which the chunk is decoded directly, without a slot. `None` if no part of an
+    /// output is a copy of the whole chunk, or if the chunk must be kept for another batch.
     fn output_span(&self, handle: Handle) -> Option<Span> {
         if self.on_gpu() {
             return None;
@@ -112,7 +112,7 @@ impl Scheduler {
         self.on_gpu() && self.chunks[handle].place.route == Route::Cpu
     }
 
-    /// Bytes of staging and of slots that a chunk takes while and after it is decoded.
+    /// Returns the bytes of staging and of slots that a chunk takes while and after it is decoded.
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
         let decoded = arena::rounded(self.chunks[handle].place.decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
@@ -148,7 +148,7 @@ impl Scheduler {
         self.on_gpu() && self.chunks[handle].place.uploads()
     }
 
-    /// Where the CPU writes the chunk's decoded bytes.
+    /// Returns where the CPU writes the chunk's decoded bytes.
     pub(super) fn decoded_span(&self, handle: Handle) -> Span {
         let chunk = &self.chunks[handle];
         if let Some(output_span) = chunk.output_span {
@@ -162,7 +162,7 @@ impl Scheduler {
         self.memory.span(kind, range, chunk.place.decoded)
     }
 
-    /// Admits a chunk that is a whole value. False if memory is short.
+    /// Admits a chunk that is the whole value of a key. Returns false if memory is short.
     pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
         let handle = head.handle;
         let chunk_index = Arc::clone(&self.shared.chunk_index);
@@ -208,8 +208,8 @@ impl Scheduler {
         true
     }
 
-    /// Starts one read for the chunks of `group`, which lie in one value or in one object of this name and version. `of` is
-    /// one of them.
+    /// Starts one read for the chunks of `group`. They lie in one value, or in one object with this name and version.
+    /// `of` is any one of these chunks.
     pub(super) fn read(
         &mut self,
         group: Group,
@@ -262,8 +262,8 @@ impl Scheduler {
         self.shared.chunk_index.store(id.array, id.part).has_files()
     }
 
-    /// Reserves device memory for encoded bytes that GPUDirect Storage reads. `None`: it does not read this chunk, or
-    /// the buffer is smaller than the chunk.
+    /// Reserves device memory for encoded bytes that GPUDirect Storage reads. Returns `None` if it does not read this
+    /// chunk, or if the whole buffer is smaller than the chunk.
     ///
     /// # Errors
     /// If the buffer is full now.

@@ -15,25 +15,25 @@ use crate::memory::{HostBuffer, Pool, Span};
 use crate::messages::{Assembly, Handle, Served};
 use crate::plan::BatchPlan;
 
-/// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, whatever their jobs.
+/// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, however many jobs they have.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
-/// In random order, where samples share chunks: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
-/// the planner.
+/// Batches that are planned beyond the lookahead, so that the scheduler rarely waits for the planner. Only in random
+/// order, where samples share chunks.
 const PLANS_TO_SPARE: usize = 2;
 
 /// A batch that was planned and not delivered yet.
 pub(super) struct Planned {
     pub plan: BatchPlan,
-    /// The chunk of each use in the plan, until the batch is active.
+    /// For each use in the plan, the handle of its chunk. Empty when the batch is active.
     pub handles: Vec<Handle>,
     /// Addresses of its outputs. Empty until the batch is active.
     pub outputs: Vec<u64>,
     host: Vec<HostBuffer>,
     lent: Option<DeviceBuffers>,
-    /// All uses. Padding and the index output count as one use each.
+    /// Number of uses. Padding and the index output count as one use each.
     uses: u32,
-    /// Uses that have not run yet.
+    /// Number of uses whose jobs have not run yet.
     remaining: u32,
     error: Option<Error>,
 }
@@ -44,12 +44,12 @@ impl Planned {
         !self.outputs.is_empty()
     }
 
-    /// The event after which its outputs may be written, if there is one.
+    /// Returns the `CUevent` after which its outputs may be written, if there is one.
     pub fn ready(&self) -> Option<u64> {
         self.lent.as_ref().map(|l| l.ready).filter(|&event| event != 0)
     }
 
-    /// Writes the last output, if it lies in host memory.
+    /// Writes `bytes` to the last output, if it lies in host memory.
     pub fn fill_last_output(&mut self, bytes: &[u8]) {
         if let Some(buffer) = self.host.last_mut() {
             buffer.fill_from(bytes);
@@ -60,7 +60,7 @@ impl Planned {
 /// Where the jobs of a chunk read their elements.
 #[derive(Clone, Copy)]
 pub(super) enum JobSource {
-    /// The decoded chunk at this address, whose bytes lie in this order.
+    /// The decoded chunk at this address. Its bytes are in this order.
     Slot(u64, Layout),
     /// The chunk is missing: its jobs write the fill value.
     Missing,
@@ -70,7 +70,7 @@ pub(super) enum JobSource {
 enum OutputMemory {
     /// Host memory: a pool for each output.
     Pools(Vec<Arc<Pool>>),
-    /// Device memory that the host has lent.
+    /// Device memory that the host program has lent.
     Lent(VecDeque<DeviceBuffers>),
 }
 
@@ -79,13 +79,13 @@ pub(super) struct Batches {
     /// Number of the first batch in `list`.
     first: u64,
     list: VecDeque<Planned>,
-    /// How many of `list` are active. They are the first ones.
+    /// Number of active batches. They are the first ones in `list`.
     active: usize,
-    /// Plans that were asked for and have not come.
+    /// Number of plans that were requested and have not arrived.
     plans_asked: usize,
-    /// Jobs of all batches in `list`.
+    /// Number of jobs of all batches in `list`.
     planned_jobs: usize,
-    /// Batches that were delivered and not taken.
+    /// Number of batches that were delivered and that the consumer has not taken.
     untaken: usize,
     memory: OutputMemory,
     /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
@@ -94,7 +94,8 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// For batches that are delivered to host memory of these pools, or to lent device memory.
+    /// Makes an empty list. Batches are delivered to host memory from `pools`, or to lent device memory if `pools` is
+    /// `None`.
     pub fn new(rules: Rules, pools: Option<Vec<Arc<Pool>>>) -> Self {
         Self {
             first: 0,
@@ -111,7 +112,7 @@ impl Batches {
 
     // ---- plans ----
 
-    /// Whether to ask the planner for one more batch. If so, it counts as asked.
+    /// Whether to request one more batch from the planner. If true, the request is counted.
     pub fn ask(&mut self) -> bool {
         let plans = self.list.len() + self.plans_asked;
         let jobs = self.planned_jobs + self.plans_asked * self.rules.batch_jobs;
@@ -122,12 +123,12 @@ impl Batches {
         !enough
     }
 
-    /// The number of the next batch to be planned.
+    /// Returns the number of the next batch to be planned.
     pub fn next_number(&self) -> u64 {
         self.first + self.list.len() as u64
     }
 
-    /// Adds a batch, which is delivered after so many `uses`. With an `error` it fails.
+    /// Adds a planned batch. It is delivered when all its `uses` have run. With an `error` it fails.
     pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len();
@@ -135,9 +136,9 @@ impl Batches {
         self.list.push_back(Planned { plan, handles, outputs, host, lent: None, uses, remaining: uses, error });
     }
 
-    /// Whether enough batches are planned beyond the next one to become active. In random order, a chunk is needed by
-    /// many batches in no order. If these were not planned yet, the chunk would be dropped too early. In order there is
-    /// no need to wait for the planner.
+    /// Whether enough batches are planned beyond the next one to become active. In random order, many batches need the
+    /// same chunk. If they were not planned yet, the chunk would be dropped too early. When samples come in order,
+    /// there is no need to wait for the planner.
     fn planned_ahead(&self) -> bool {
         !self.rules.waits_for_plans || self.plans_asked == 0 || self.list.len() > self.active + self.rules.lookahead
     }
@@ -149,12 +150,12 @@ impl Batches {
 
     // ---- active batches ----
 
-    /// The number of the first batch that isn't active.
+    /// Returns the number of the first batch that isn't active.
     pub fn active_end(&self) -> u64 {
         self.first + self.active as u64
     }
 
-    /// The host lends device memory for the outputs of one batch.
+    /// Adds device memory for the outputs of one batch, which the host program lends.
     pub fn lend(&mut self, buffers: DeviceBuffers) {
         if let OutputMemory::Lent(lent) = &mut self.memory {
             lent.push_back(buffers);
@@ -189,12 +190,12 @@ impl Batches {
         Ok(Some(self.active_end() - 1))
     }
 
-    /// The batch of this number. `None` before it is planned and after it was delivered.
+    /// Returns the batch with this number. `None` before it is planned and after it was delivered.
     pub fn get(&self, number: u64) -> Option<&Planned> {
         self.list.get(number.wrapping_sub(self.first) as usize)
     }
 
-    /// As [`Self::get`], mutable.
+    /// Like [`Self::get`], mutable.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
         self.list.get_mut(number.wrapping_sub(self.first) as usize)
     }
@@ -222,7 +223,7 @@ impl Batches {
         served
     }
 
-    /// Fails the active batches that need a chunk which failed.
+    /// If the chunk failed, fails the active batches that need it.
     pub fn fail(&mut self, chunk: &mut Chunk) {
         let ChunkState::Failed(error) = &chunk.state else { return };
         let end = self.active_end();
@@ -236,7 +237,7 @@ impl Batches {
         chunk.users.drain(..n);
     }
 
-    /// The batch of this number fails, unless it was delivered or has failed.
+    /// Fails the batch with this number, unless it was delivered or has failed already.
     pub fn fail_batch(&mut self, number: u64, error: &Error) {
         if let Some(batch) = self.get_mut(number) {
             batch.error.get_or_insert_with(|| error.clone());
@@ -252,14 +253,14 @@ impl Batches {
         }
     }
 
-    /// All uses of the next batch to be delivered; 0 if none is planned.
+    /// Returns the number of uses of the next batch to be delivered; 0 if none is planned.
     pub fn uses_of_next(&self) -> u32 {
         self.list.front().map_or(0, |batch| batch.uses)
     }
 
     // ---- delivery ----
 
-    /// Batches that were delivered and not taken.
+    /// Returns the number of batches that were delivered and that the consumer has not taken.
     pub fn untaken(&self) -> usize {
         self.untaken
     }
@@ -269,12 +270,13 @@ impl Batches {
         self.untaken >= self.rules.max_active
     }
 
-    /// The consumer took a batch.
+    /// Records that the consumer took a batch.
     pub fn taken(&mut self) {
         self.untaken -= 1;
     }
 
-    /// The next batch, if it is finished. If the reader is `broken`, each batch fails, finished or not.
+    /// Removes and returns the next batch, if it is finished. If the reader is `broken`, a batch that isn't finished
+    /// fails.
     pub fn deliver(&mut self, broken: Option<&Error>) -> Option<Finished> {
         let next = self.list.front()?;
         let done = next.remaining == 0 && next.active();
@@ -303,15 +305,16 @@ impl Batches {
         }
     }
 
-    /// Whether the consumer waits though no batch is planned and none was delivered. Then an error counts as delivered:
-    /// the planner may have died, and whoever waits must get it.
+    /// Whether to send the consumer an error, because no batch is planned and none was delivered. The planner may have
+    /// died, and the consumer must not wait forever. If true, the error counts as delivered.
     pub fn deliver_error(&mut self) -> bool {
         let waits = self.list.is_empty() && self.untaken == 0;
         self.untaken += usize::from(waits);
         waits
     }
 
-    /// The destination of a decoded chunk in an output, if the job of a use is a copy of the whole chunk of `decoded` bytes.
+    /// Returns the place of a decoded chunk in an output, if the only job of a use copies the whole chunk of `decoded`
+    /// bytes.
     pub fn whole_copy(&self, (number, chunk_use): (u64, u32), ops: &[Op], decoded: usize) -> Option<Span> {
         let batch = self.get(number)?;
         let jobs = &batch.plan.jobs[batch.plan.uses[chunk_use as usize].jobs.clone()];
@@ -320,7 +323,7 @@ impl Batches {
     }
 }
 
-/// A planned job with the addresses of the outputs and of the decoded chunk filled in.
+/// Returns a planned job with the addresses of the outputs and of the decoded chunk filled in.
 pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
     let mut job = *job;
     job.dst += outputs[job.output as usize];

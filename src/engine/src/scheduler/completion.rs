@@ -13,7 +13,7 @@ use crate::messages::{Assembly, GroupId, Handle, Item, Outcome, Served, Task};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent};
 
-/// Decode tasks have about this many decoded bytes, so that handing them over costs little.
+/// Decode tasks have about this many decoded bytes. Handing over larger tasks costs little for each byte.
 const TASK_BYTES: usize = 256 << 10;
 
 impl Scheduler {
@@ -41,7 +41,7 @@ impl Scheduler {
                     let chunk = &self.chunks[handle];
                     let state = match &other {
                         Err(e) => ChunkState::Failed(e.clone()),
-                        // The shard was deleted after its index was read. Its chunks are not fill values.
+                        // The shard was deleted after its index was read. Its chunks must not become fill values.
                         _ if matches!(chunk.place.location, Location::Shard(..)) => {
                             let gone = Error::runtime("the shard vanished while it was read");
                             ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id)))
@@ -133,7 +133,7 @@ impl Scheduler {
         Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
 
-    /// Where the jobs of a chunk read its elements.
+    /// Returns where the jobs of a chunk read its elements.
     fn job_source(&self, handle: Handle) -> JobSource {
         let chunk = &self.chunks[handle];
         match (&chunk.state, chunk.slot) {
@@ -143,9 +143,9 @@ impl Scheduler {
         }
     }
 
-    // ---- chunks whose fate is known ----
+    // ---- chunks that are decoded, missing or failed ----
 
-    /// A task or wave ended: its chunks are decoded or failed, and its jobs have run.
+    /// Handles the end of a task or wave: its chunks are decoded or failed, and its jobs have run.
     pub(super) fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[Handle]) {
         self.batches.served(served);
         for &handle in pinned {
@@ -204,7 +204,7 @@ impl Scheduler {
         cache.forget(&cache.name(number, &chunk_index.key(chunk.id), part, len));
     }
 
-    /// A chunk is missing or failed: frees its memory and serves its active users.
+    /// Handles a chunk that is missing or failed: frees its memory and serves its active users.
     pub(super) fn resolve(&mut self, handle: Handle, state: ChunkState) {
         if matches!(state, ChunkState::Missing) {
             Stats::add(&self.shared.stats.chunks_missing, 1);
@@ -227,8 +227,8 @@ impl Scheduler {
         self.serve_ready(handle, 0);
     }
 
-    /// As [`Self::serve_resolved`], where the chunk was read for `fresh` of the uses. Only the others count as served
-    /// from memory.
+    /// Like [`Self::serve_resolved`], for a chunk that was read for `fresh` of the uses. Only the other uses count as
+    /// served from memory.
     fn serve_ready(&mut self, handle: Handle, fresh: usize) {
         let from = self.job_source(handle);
         self.chunks.unkeep(handle);
@@ -300,7 +300,7 @@ impl Scheduler {
         }
     }
 
-    /// Queues a chunk again whose merged read failed, without the memory that it had for it. It will be read alone.
+    /// Frees the memory of a chunk whose merged read failed, and queues the chunk again. It will be read alone.
     fn read_unmerged(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         self.memory.release_decoded(chunk);
@@ -308,15 +308,15 @@ impl Scheduler {
         self.requeue(handle);
     }
 
-    /// Queues a chunk again, if anyone needs it still. Otherwise removes it.
+    /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it.
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         chunk.place.route = self.shared.chunk_index.route(chunk.id);
         self.chunks.requeue(handle, self.batches.active_end());
     }
 
-    /// Evicts the decoded chunk that is needed last, if a batch after `before` is the first that needs it. False if
-    /// there is none.
+    /// Evicts the decoded chunk that is needed last. Returns false if there is none, or if the first batch that needs
+    /// it is active or does not come after `before`.
     pub(super) fn evict(&mut self, before: u64) -> bool {
         let Some(victim) = self.chunks.take_victim(before, self.batches.active_end()) else { return false };
         Stats::add(&self.shared.stats.evictions, 1);

@@ -1,4 +1,4 @@
-//! Hands waves to the lanes of a GPU, and to decode threads what they decode for it.
+//! Hands waves to the lanes of a GPU, and chunks to decode threads that decode in the GPU's place.
 
 use super::Scheduler;
 use super::chunks::ChunkState;
@@ -9,7 +9,7 @@ use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
 use crate::stats::Stats;
 
 impl Scheduler {
-    /// A chunk in host memory, or in the GDS buffer, waits for a lane.
+    /// Queues a chunk, whose bytes are in host memory or in the GDS buffer, for a lane.
     pub(super) fn queue_for_lane(&mut self, handle: Handle) {
         let active_end = self.batches.active_end();
         let chunk = &mut self.chunks[handle];
@@ -40,8 +40,8 @@ impl Scheduler {
         }
     }
 
-    /// The CPU has decoded a chunk for the GPU. The decoded bytes wait for a lane. The memory of the encoded bytes is
-    /// free.
+    /// Handles a chunk that the CPU has decoded for the GPU: frees the memory of its encoded bytes, and queues its
+    /// decoded bytes for a lane.
     pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
         let to = self.decoded_span(handle);
         let chunk = &mut self.chunks[handle];
@@ -81,13 +81,13 @@ impl Scheduler {
         }
     }
 
-    /// A wave of these chunks and all ready jobs.
+    /// Makes a wave of these chunks and all ready jobs.
     fn wave(&mut self, chunks: &[Waiting]) -> Wave {
         let mut wave = std::mem::take(&mut self.ready_jobs);
         let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
         for &Waiting { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
-            // The lane gives the group back as soon as the bytes are copied.
+            // The lane reports the group as soon as the bytes are copied, which frees their memory.
             let Some((group, bytes)) = chunk.payload.take() else { continue };
             let (id, slot) = (chunk.id, chunk.slot);
             let first = wave.assembly.jobs.len();

@@ -18,9 +18,11 @@ pub(super) enum MemoryKind {
 /// The memory that the first chunk in the queue needs and could not get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryShortage {
-    /// Bytes that it needs of each kind.
+    /// Bytes of staging that it needs.
     pub staging: usize,
+    /// Bytes of slots that it needs.
     pub slots: usize,
+    /// The kind that was short.
     pub kind: MemoryKind,
     /// The first batch that needs the chunk.
     pub batch: u64,
@@ -67,7 +69,7 @@ impl ChunkMemory {
         }
     }
 
-    /// Gives all of a range back but its first `bytes`.
+    /// Keeps the first `bytes` bytes of a range, and gives the rest back. Returns the range that is kept.
     pub fn shrink(&mut self, kind: MemoryKind, range: arena::Range, bytes: usize) -> arena::Range {
         self.block_mut(kind).map_or(range, |block| block.arena.shrink(range, bytes))
     }
@@ -86,29 +88,29 @@ impl ChunkMemory {
         }
     }
 
-    /// Gives back the host memory in which the CPU decoded a chunk for the GPU, if there is any.
+    /// Gives back the host memory in which the CPU decoded a chunk for the GPU, if the chunk has any.
     pub fn release_host_decoded(&mut self, chunk: &mut Chunk) {
         if let Some(host_decoded) = chunk.host_decoded.take() {
             self.release(MemoryKind::Staging, host_decoded);
         }
     }
 
-    /// The address of a range's first byte.
+    /// Returns the address of a range's first byte.
     pub fn address(&self, kind: MemoryKind, range: arena::Range) -> u64 {
         self.block(kind).map_or(0, |block| block.base + range.offset as u64)
     }
 
-    /// The first `len` bytes of a range.
+    /// Returns the first `len` bytes of a range.
     pub fn span(&self, kind: MemoryKind, range: arena::Range, len: usize) -> Span {
         Span { address: self.address(kind, range), len }
     }
 
-    /// Bytes of this kind, used and free. 0 if there is no such block.
+    /// Returns all bytes of this kind, used and free. 0 if there is no such block.
     pub fn capacity(&self, kind: MemoryKind) -> usize {
         self.block(kind).map_or(0, |block| block.arena.capacity())
     }
 
-    /// Free bytes of this kind, perhaps in several ranges.
+    /// Returns the free bytes of this kind, perhaps in several ranges.
     pub fn available(&self, kind: MemoryKind) -> usize {
         self.block(kind).map_or(0, |block| block.arena.available())
     }
@@ -118,14 +120,14 @@ impl ChunkMemory {
         self.slots.is_some()
     }
 
-    /// Joins all free ranges with their neighbours. Otherwise a range in the middle that was used lately would be used
-    /// again, and split the memory that one read needs.
+    /// Joins all free ranges with their neighbours. Otherwise a recently released range in the middle would be used
+    /// again for a small request, and split the memory that one read needs.
     pub fn join_free(&mut self) {
         let blocks = [Some(&mut self.staging), self.slots.as_mut(), self.gds_buffer.as_mut()];
         blocks.into_iter().flatten().for_each(|block| block.arena.join_all());
     }
 
-    /// Whether as much memory is free as was short, though perhaps not in one range.
+    /// Whether the memory that was short is free now, perhaps in several ranges.
     pub fn has_room(&self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
         let available = self.staging.arena.available();
         match &self.slots {

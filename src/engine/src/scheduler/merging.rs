@@ -1,5 +1,5 @@
-//! Admits chunks that lie in one object with others: inner chunks of shards, and ranges of files that references or
-//! manifests name. One read may serve several of them.
+//! Admits chunks that share an object with others: inner chunks of shards, and ranges of files that references or
+//! manifests name. One read may serve several chunks.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::memory::arena;
 use crate::messages::{Handle, ReadRange};
 use crate::store::Extent;
 
-/// Wanted chunks that are searched for neighbours in the same object.
+/// Most wanted chunks that are searched for neighbours in the same object.
 const MERGE_SEARCH: usize = 4096;
-/// The search ends after this many chunks of other objects in a row. Chunks of one shard are planned one after the
-/// other. In files, the variables of a sample lie apart.
+/// The search for neighbours in files ends after this many chunks of other objects in a row: there the variables of a
+/// sample lie apart. Chunks of one shard are planned one after the other.
 const MERGE_OTHERS: usize = 64;
 
 /// A wanted chunk, and its range in the object.
@@ -140,13 +140,14 @@ impl Scheduler {
         if self.admit_key(head) { Admission::Done } else { Admission::NoRoom }
     }
 
-    /// The range of a chunk in an object, after checking that its size is possible.
+    /// Returns the range of a chunk in an object, after checking that the chunk may have this size.
     fn checked(&self, handle: Handle, Range { offset, len, .. }: Range) -> Result<Inner> {
         self.check_encoded(handle, len, "the references")?;
         Ok(Inner { offset, len, handle })
     }
 
-    /// Reads these chunks of an object in one read, or as many of them as there is memory for.
+    /// Reads these chunks of an object in one read. If memory can never hold all of them, it reads only some, including
+    /// the first chunk in the queue.
     fn admit_some(
         &mut self,
         head: Wanted,
@@ -174,9 +175,9 @@ impl Scheduler {
         Admission::Done
     }
 
-    /// The wanted chunks of the same object that lie so near `inner` that one read serves them, by offset. `place`
-    /// gives the range of a chunk if it lies in the object. The search ends after more than `others` chunks in a row
-    /// that don't.
+    /// Returns `inner` and the wanted chunks of the same object that lie so near that one read serves them all, sorted
+    /// by offset. `place` returns the range of a chunk in the object, or `None` if it lies elsewhere. The search ends
+    /// after more than `others` chunks in a row that lie elsewhere.
     fn neighbours(
         &self,
         head: Wanted,
@@ -249,14 +250,15 @@ impl Scheduler {
         self.reserve_gds_buffer(members[0].handle, bytes).inspect_err(|_| release(self, members))
     }
 
-    /// The range of an inner chunk (`None`: it is missing), after checking that its size is possible.
+    /// Returns the range of an inner chunk (`None`: it is missing), after checking that the chunk may have this size.
     fn range_in_shard(&self, handle: Handle, index: &ShardIndex, entry: usize) -> Result<Option<(u64, u64)>> {
         let Some((offset, len)) = index.entries.get(entry) else { return Ok(None) };
         self.check_encoded(handle, len, "the shard's index")?;
         Ok(Some((offset, len)))
     }
 
-    /// Checks that a chunk of this decoded size may have so many encoded bytes.
+    /// Checks that a chunk of this decoded size may have `len` encoded bytes. `source` says where `len` comes from, for
+    /// the error.
     fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
@@ -272,7 +274,7 @@ impl Scheduler {
     }
 }
 
-/// The offset of the first of `members` in the object, and the bytes from there to the end of the last one.
+/// Returns the offset of the first member in the object, and the bytes from there to the end of the last member.
 fn span_of(members: &[Inner]) -> (u64, usize) {
     let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
     let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);

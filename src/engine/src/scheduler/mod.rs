@@ -7,11 +7,12 @@
 //! no deadlock. A decoded chunk is kept while a planned batch needs it. When memory is short, the chunk that is needed
 //! last is dropped first.
 //!
-//! Each part of the state has an owner, with private fields and tests of its own: [`Chunks`] (table, queue, kept chunks),
-//! [`Batches`], [`ChunkMemory`], [`Reads`], [`Shards`] (indexes), [`Waves`] with [`Sharing`]. They know nothing of each other but what they
-//! are given. The [`Scheduler`] moves chunks between them: this file handles events and starts batches, [`admission`]
-//! decides what is read ([`merging`]: of chunks in one object), [`completion`] handles chunks that were read or decoded,
-//! [`oversized`] those for which too little memory was reserved, and [`lanes`] hands waves to the GPU.
+//! Each part of the state has an owner, with private fields and tests of its own: [`Chunks`] (table, queue, kept
+//! chunks), [`Batches`], [`ChunkMemory`], [`Reads`], [`Shards`] (indexes), [`Waves`] with [`Sharing`]. The owners don't
+//! know each other: they get what they need as arguments. The [`Scheduler`] moves chunks between them: this file
+//! handles events and starts batches, [`admission`] decides what is read ([`merging`]: of chunks in one object),
+//! [`completion`] handles chunks that were read or decoded, [`oversized`] those for which too little memory was
+//! reserved, and [`lanes`] hands waves to the GPU.
 
 mod admission;
 mod batches;
@@ -50,7 +51,7 @@ use shard_indexes::{Known, Shards};
 use sharing::Sharing;
 use waves::Waves;
 
-/// What the consumer receives: a finished batch, or why it failed.
+/// What the consumer receives: a finished batch, or the error with which it failed.
 pub(crate) type Finished = Result<Batch>;
 
 /// A block of memory for chunks: its allocator, and the address of its first byte.
@@ -62,30 +63,33 @@ pub(crate) struct Block {
 /// The limits and sizes that the scheduler works with. They are fixed when the reader is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Reads under way at a time: of local stores, and of remote stores. More local reads than threads would spread
-    /// over more memory and leave the CPU's caches. Many remote reads wait for servers at the same time.
+    /// Most reads under way at a time: of local stores, and of remote stores. More local reads than threads would
+    /// spread over more memory, and their bytes would leave the CPU's caches. Many remote reads can wait for servers at
+    /// the same time.
     pub reads: [usize; 2],
-    /// Batches that may be active, or finished and not taken yet.
+    /// Most batches that may be active, or finished and not taken yet.
     pub max_active: usize,
     /// Batches that are planned beyond the active ones. Chunks that they need are kept.
     pub lookahead: usize,
-    /// Bytes of shard indexes that may be kept.
+    /// Most bytes of shard indexes that are kept.
     pub index_limit: usize,
     /// Bytes of the largest shard index.
     pub largest_index: usize,
-    /// Jobs (see [`dali_zarr_kernels::Job`]) of a typical batch.
+    /// Number of jobs (see [`dali_zarr_kernels::Job`]) of a typical batch.
     pub batch_jobs: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
     /// With chunk-aware shuffling: bytes of all decoded chunks in one shuffle window.
     pub shuffled: Option<usize>,
-    /// Whether a batch starts only when those after it are planned: samples come in a random order and share chunks.
+    /// Whether a batch becomes active only when the batches after it are planned: samples come in a random order and
+    /// share chunks.
     pub waits_for_plans: bool,
     /// Whether the last output is the index of each sample.
     pub index_output: bool,
-    /// Chunks that decode threads may decode at a time although the GPU could, to spare a model's time on the GPU. 0: none.
+    /// Most chunks that decode threads may decode at a time in the GPU's place, to leave the GPU to a model that
+    /// trains. 0: none.
     pub shared_tasks: usize,
-    /// Tells which `host_memory_limit` would hold an oversized chunk.
+    /// Finds the `host_memory_limit` that would be enough for an oversized chunk.
     pub limit_finder: LimitFinder,
 }
 
@@ -110,7 +114,7 @@ pub(crate) struct Setup {
     /// Each message asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
-    /// The memory behind `staging` and `slots`.
+    /// Owns the memory to which `staging`, `slots` and `gds_buffer` refer.
     pub memory: Vec<Box<dyn Send>>,
 }
 
@@ -127,7 +131,7 @@ struct Backends {
 
 /// The scheduler of one reader. Its methods are spread over the files of this module, by subject.
 pub(crate) struct Scheduler {
-    // It is the first field, because threads use the memory of the others until they have ended.
+    // The first field is dropped first: threads use the memory of the other fields until they have ended.
     backends: Backends,
     shared: Shared,
     rules: Rules,
@@ -142,15 +146,15 @@ pub(crate) struct Scheduler {
     /// The memory that the first chunk in the queue could not get.
     shortage: Option<MemoryShortage>,
     waves: Waves,
-    /// Tasks of the decode threads under way.
+    /// Number of tasks of the decode threads under way.
     tasks: usize,
     /// Jobs that need no decoding, because their chunks are decoded already or missing. On the CPU they go to a decode
     /// thread at once. On the GPU they wait for the next wave.
     ready_jobs: Wave,
-    /// Set when a lane or thread died. Every later batch fails with it.
+    /// Set when a lane or thread died. Every batch that isn't finished then fails with it.
     broken: Option<Error>,
     #[expect(dead_code, reason = "owned for its Drop")]
-    /// The memory behind `memory`. It is the last field.
+    /// Owns the memory to which `memory` refers. The last field is dropped last.
     blocks: Vec<Box<dyn Send>>,
 }
 
@@ -185,7 +189,7 @@ impl Scheduler {
         self.backends.lanes.is_some()
     }
 
-    /// Handles events until [`Event::Stop`]. When it returns, all threads that it used have ended.
+    /// Handles events until [`Event::Stop`]. When it returns, all threads that work for the scheduler have ended.
     pub fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.pump();
@@ -213,7 +217,8 @@ impl Scheduler {
         }
     }
 
-    /// The chunks of a read under way, each with its decoded bytes and the number of the first batch that needs it.
+    /// Returns the chunks of a read under way: for each, its id, its decoded bytes, and the number of the first batch
+    /// that needs it.
     pub fn chunks_of(&self, group: GroupId) -> impl Iterator<Item = (ChunkId, usize, u64)> + '_ {
         let members = self.reads.get(group).map_or(&[][..], |g| &g.chunks);
         members.iter().filter_map(|&(handle, ..)| {
@@ -222,7 +227,7 @@ impl Scheduler {
         })
     }
 
-    /// What the scheduler waits for, as text, for a simulation that stands still.
+    /// Describes what the scheduler waits for, for the error of a simulation that stands still.
     fn summary(&self) -> String {
         let memory = |kind| format!("{} of {} bytes free", self.memory.available(kind), self.memory.capacity(kind));
         let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.is_resolved()).take(3).collect();
@@ -404,7 +409,8 @@ impl Scheduler {
         any
     }
 
-    /// Nothing can be trusted any more: all batches fail with `error`.
+    /// Marks the reader as broken, because no result can be trusted any more. All batches that aren't finished fail
+    /// with the first such error.
     fn breaks(&mut self, error: Error) {
         self.broken.get_or_insert(error);
     }

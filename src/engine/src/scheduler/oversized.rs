@@ -10,7 +10,8 @@ use crate::memory::arena::rounded;
 use crate::messages::{GroupId, Handle};
 
 impl Scheduler {
-    /// A value has `bytes` bytes, which is more than was reserved, so it was not read. The chunk is queued again.
+    /// Handles a value of `bytes` bytes that was not read, because less memory was reserved. Queues the chunk again, or
+    /// fails it if memory can't hold it.
     pub(super) fn oversized(&mut self, group: GroupId, handle: Handle, bytes: usize) {
         self.reads.release(group, 1, &mut self.memory);
         self.memory.release_decoded(&mut self.chunks[handle]);
@@ -28,10 +29,11 @@ impl Scheduler {
         }
     }
 
-    /// Checks that a chunk may have so many encoded bytes, and that they fit in memory when nothing else is there.
+    /// Checks that a chunk may have `encoded` encoded bytes, and that they fit in memory when nothing else is there.
     ///
     /// # Errors
-    /// If not. Where memory is too small, the error names a limit that is enough.
+    /// If the chunk can't have this size, or memory is too small. In the second case the error names a limit that is
+    /// enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
         let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);

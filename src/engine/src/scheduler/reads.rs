@@ -1,4 +1,4 @@
-//! The reads under way, and the memory that each holds until nobody needs its bytes any more.
+//! The reads under way, and the memory that each holds until no chunk needs its bytes any more.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -9,24 +9,25 @@ use crate::memory::{Span, arena};
 use crate::messages::{GroupId, Handle};
 use crate::plan::IdHasher;
 
-/// If there is time, one in so many local reads goes on.
+/// While there is time, the limit on local reads is divided by this.
 const CALM: usize = 4;
 
-/// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
+/// A chunk of a read: its handle, the offset of its bytes in the read, the number of its bytes (`None`: all bytes of
+/// the read).
 pub(super) type Member = (Handle, usize, Option<usize>);
 
-/// A read under way, or whose bytes are still in use.
+/// A read that is under way, or whose bytes are still in use.
 #[derive(Debug)]
 pub(super) struct Group {
     /// The staging memory that was reserved for it. `None`: it was read to its final place.
     pub staging: Option<arena::Range>,
-    /// Device memory that GPUDirect Storage read it to.
+    /// Device memory to which GPUDirect Storage reads. `None`: it is not used, or reads to slots.
     pub gds_buffer: Option<arena::Range>,
     pub chunks: Vec<Member>,
     pub to: Span,
     /// Whether it is a request to a remote store.
     pub remote: bool,
-    /// The version that the object which was read must have. `None`: any.
+    /// The version that the object must have. `None`: any.
     pub version: Option<Arc<str>>,
     /// How many chunks still need the memory.
     remaining: u32,
@@ -39,37 +40,39 @@ impl Group {
     }
 }
 
-/// The reads of chunks. Those of shard indexes are counted by [`super::shard_indexes::Shards`]: they hold none of the memory for chunks.
+/// The reads of chunks. Reads of shard indexes are counted by [`super::shard_indexes::Shards`]: they hold none of the
+/// memory for chunks.
 pub(super) struct Reads {
     groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
     next: GroupId,
-    /// Reads under way at a time: of local stores, and of remote stores.
+    /// Most reads under way at a time: of local stores, and of remote stores.
     limits: [usize; 2],
     in_flight: [usize; 2],
-    /// Reads that have ended and whose bytes the reading thread copies to the device.
+    /// Number of reads that have ended and whose bytes the reading thread is copying to the device.
     uploads: usize,
 }
 
 impl Reads {
-    /// For so many reads of local stores at a time, and so many of remote stores.
+    /// Makes an empty list. `limits` are the most reads at a time: of local stores, and of remote stores.
     pub fn new(limits: [usize; 2]) -> Self {
         Self { groups: HashMap::default(), next: 0, limits, in_flight: [0; 2], uploads: 0 }
     }
 
-    /// Whether another read of a remote (or local) store may begin. If there is `time`, few threads read local stores: each that is
-    /// woken up, and each copy that it starts, keeps the thread waiting that launches a model's kernels.
+    /// Whether another read of a remote (or local) store may begin. If there is `time` (nothing is urgent, see
+    /// [`Sharing::has_time`](super::sharing::Sharing::has_time)), few threads read local stores: each thread that is
+    /// woken up, and each copy that it starts, delays the thread that launches a model's kernels.
     pub fn may_begin(&self, remote: bool, time: bool) -> bool {
         let limit = self.limits[usize::from(remote)];
         self.in_flight[usize::from(remote)] < if time && !remote { limit.div_ceil(CALM) } else { limit }
     }
 
-    /// A read begins.
+    /// Records that a read begins. Returns its number.
     pub fn begin(&mut self, group: Group) -> GroupId {
         self.in_flight[usize::from(group.remote)] += 1;
         self.insert(group)
     }
 
-    /// Staging memory that one chunk needs, to which something else than a read writes.
+    /// Registers staging memory that one chunk needs and that is filled by something other than a read.
     pub fn hold(&mut self, staging: Option<arena::Range>, to: Span) -> GroupId {
         self.insert(Group { staging, remaining: 1, ..Group::new(Vec::new(), to, false) })
     }
@@ -80,30 +83,30 @@ impl Reads {
         self.next
     }
 
-    /// A read ended, and nothing is copied.
+    /// Records that a read ended, and that nothing is copied to the device.
     pub fn ended(&mut self, id: GroupId) {
         let remote = self.groups.get(&id).is_some_and(|g| g.remote);
         self.in_flight[usize::from(remote)] -= 1;
     }
 
-    /// A read ended, and its bytes are being copied to the device.
+    /// Records that a read ended, and that its bytes are being copied to the device.
     pub fn uploading(&mut self) {
         // Only threads upload, and threads read local stores only.
         self.in_flight[0] -= 1;
         self.uploads += 1;
     }
 
-    /// A copy to the device ended.
+    /// Records that a copy to the device ended.
     pub fn uploaded(&mut self) {
         self.uploads -= 1;
     }
 
-    /// Copies to the device under way.
+    /// Returns the number of copies to the device under way.
     pub fn uploads(&self) -> usize {
         self.uploads
     }
 
-    /// Reads and copies to the device under way.
+    /// Returns the number of reads and copies to the device under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight[0] + self.in_flight[1] + self.uploads
     }
@@ -114,7 +117,7 @@ impl Reads {
         Some((std::mem::take(&mut group.chunks), group.to))
     }
 
-    /// A read brought `bytes`: gives back the memory beyond them.
+    /// Records that a read brought `bytes` bytes, and gives the rest of its memory back.
     pub fn shrink(&mut self, id: GroupId, bytes: usize, memory: &mut ChunkMemory) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         for (kind, range) in [(MemoryKind::Staging, &mut group.staging), (MemoryKind::GdsBuffer, &mut group.gds_buffer)]
@@ -123,7 +126,7 @@ impl Reads {
         }
     }
 
-    /// So many chunks need the bytes of a read no longer. The last gives its memory back.
+    /// Records that `chunks` more chunks no longer need the bytes of a read. The last one gives the read's memory back.
     pub fn release(&mut self, id: GroupId, chunks: u32, memory: &mut ChunkMemory) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.remaining -= chunks;
@@ -137,7 +140,8 @@ impl Reads {
         }
     }
 
-    /// Where a lane copies a part of a read's bytes from: the GDS buffer on the device, if they were read there, or host memory.
+    /// Returns the address from which a lane copies a part of a read's bytes: in the GDS buffer on the device, if they
+    /// were read there, or in host memory.
     pub fn source(&self, id: GroupId, span: Span, memory: &ChunkMemory) -> u64 {
         let in_gds_buffer = self.groups.get(&id).and_then(|group| {
             let address = memory.address(MemoryKind::GdsBuffer, group.gds_buffer?);
@@ -146,12 +150,12 @@ impl Reads {
         in_gds_buffer.unwrap_or(span.address)
     }
 
-    /// A read under way, or whose bytes are still in use.
+    /// Returns a read that is under way, or whose bytes are still in use.
     pub fn get(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(&id)
     }
 
-    /// All of them.
+    /// All reads that are under way, or whose bytes are still in use.
     pub fn iter(&self) -> impl Iterator<Item = &Group> {
         self.groups.values()
     }

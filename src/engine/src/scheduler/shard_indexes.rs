@@ -21,7 +21,7 @@ enum IndexState {
     Reading(Vec<Handle>),
     Known {
         known: Arc<Known>,
-        /// Chunks waited for it and have not looked yet. It must not be dropped before they do.
+        /// Whether chunks waited for the index and have not used it yet. It must not be dropped before they do.
         awaited: bool,
     },
 }
@@ -52,8 +52,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Keeps up to `limit` bytes of indexes, each of up to `largest` bytes. An index that chunks wait for is kept
-    /// whatever the limit.
+    /// Makes an empty list. Keeps up to `limit` bytes of indexes, each of up to `largest` bytes. An index that chunks
+    /// wait for is kept even beyond the limit.
     pub fn new(limit: usize, largest: usize) -> Self {
         Self { states: HashMap::default(), known: VecDeque::new(), bytes: 0, limit, largest, reading: 0 }
     }
@@ -63,7 +63,8 @@ impl Shards {
         self.reading == 0 || (self.reading + 1).saturating_mul(self.largest) <= self.limit
     }
 
-    /// The index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is [`NotHeld::NoRoom`].
+    /// Returns the index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is
+    /// [`NotHeld::NoRoom`].
     pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, NotHeld> {
         let room = self.room();
         match self.states.entry(shard) {
@@ -86,7 +87,7 @@ impl Shards {
         }
     }
 
-    /// Offset and length of an inner chunk, if the shard's index is in memory.
+    /// Returns the offset and length of an inner chunk in bytes, if the shard's index is in memory.
     pub fn range(&self, shard: ShardId, entry: usize) -> Option<(u64, u64)> {
         match self.states.get(&shard)? {
             IndexState::Known { known, .. } => match &**known {
@@ -97,7 +98,7 @@ impl Shards {
         }
     }
 
-    /// Reads of indexes under way.
+    /// Returns the number of reads of indexes under way.
     pub fn reading(&self) -> usize {
         self.reading
     }

@@ -1,21 +1,25 @@
 //! Decides when the GPU decodes, and shares the decoding with the CPU's idle cores, while a model trains on the GPU.
 //!
-//! A decoder takes the GPU from the model: training waits while a wave runs. So the GPU should decode only what the CPU can't
-//! decode in time, and that in few large waves. The number of finished batches that wait for the consumer tells:
-//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps. What is
-//!   decoded waits for a whole batch, if memory has room ([`waves`](super::waves)).
-//! - When no more than the reserve wait, a *burst* of waves takes what was read, and the queue is filled again. The last chunks are left
-//!   to the CPU, whose cores would be idle until more is read. A burst ends when nothing is left for it, or the queue is full, and its
-//!   waves have ended. No other one begins before: a wave takes nearly as long for few chunks as for many, so few large ones take
-//!   less of the GPU.
-//! - The reserve must last until a burst ends. It is raised when the consumer was late, and lowered slowly while it isn't, with a floor
-//!   that remembers for a time what was too low. How late a batch was is the share of the time since the one before that the
-//!   consumer waited. A consumer with a queue of its own, as DALI is, loses nothing while these shares are small.
+//! A decoder takes the GPU from the model: training waits while a wave runs. So the GPU should decode only what the CPU
+//! can't decode in time, and in few large waves. The decisions follow from the number of finished batches that wait for
+//! the consumer:
+//! - While more than a *reserve* of batches wait, the GPU decodes nothing. Chunks that were read wait; the CPU decodes
+//!   them if it helps. Decoded chunks wait until they serve a whole batch, if memory has room
+//!   ([`waves`](super::waves)).
+//! - When no more than the reserve wait, a *burst* begins: waves decode the chunks that were read, and the queue is
+//!   filled again. The burst leaves the last chunks to the CPU, because its cores would be idle until more is read. A
+//!   burst ends when no chunks are left for it, or the queue is full, and its waves have ended. The next burst begins
+//!   only then: a wave takes nearly as long for few chunks as for many, so few large waves take less of the GPU.
+//! - The reserve must last until a burst ends. It is raised when the consumer had to wait (batches were late), and
+//!   lowered slowly otherwise. A floor remembers for a time which reserve was too low. The lateness of a batch is a
+//!   share: how long the consumer waited for it, divided by the time since the consumer took the batch before. A
+//!   consumer with a queue of its own, such as DALI, loses nothing while these shares are small.
 //!
-//! A consumer that takes batches as fast as they come leaves none waiting, whatever the reserve. Then the GPU decodes everything: the
-//! CPU's share would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows
-//! are finished, or no batch was late for a time. Where several batches need the same chunk, they are finished together, and a fast
-//! consumer finds all of them, then none. So each time that it was too late for the highest reserve, twice as many must not be late.
+//! If a consumer takes batches as fast as they come, none wait, whatever the reserve. Then the GPU decodes everything:
+//! the CPU's share would only take bandwidth from the reads. The CPU begins to help when all batches that memory allows
+//! are finished, or when no batch was late for a time. Where several batches need the same chunk, they are finished
+//! together: a fast consumer finds all of them, then none. So each time that batches were late even with the highest
+//! reserve, twice as many batches in a row must not be late before the CPU helps again.
 //!
 //! No constant here depends on the speed of a machine: the counts are in batches, and lateness is a share.
 
@@ -26,57 +30,61 @@ use crate::messages::Take;
 /// Decides which chunks the CPU decodes for the GPU, and when the GPU decodes.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    /// Tasks of the decode threads for chunks that the GPU could decode: the limit, and those that run.
+    /// Most tasks of the decode threads in the GPU's place at a time.
     max_tasks: usize,
+    /// Number of such tasks that run now.
     tasks: usize,
-    /// The most batches that can wait.
+    /// The most finished batches that can wait for the consumer. 0: there is no GPU.
     max_waiting: usize,
-    /// Whether the consumer is slower than the reader: the GPU decodes in bursts, and the CPU helps.
+    /// Whether the consumer is slower than the reader. If so, the GPU decodes in bursts, and the CPU helps.
     on: bool,
     /// While more batches than this wait, the GPU decodes nothing.
     reserve: usize,
     /// The reserve isn't lowered below this while `floor_left` is above zero.
     floor: usize,
+    /// Number of batches until the floor is forgotten.
     floor_left: usize,
-    /// Batches that were taken since the reserve was changed, and how late they were.
+    /// Number of batches that were taken since the reserve was changed.
     taken: usize,
+    /// The sum of their lateness.
     late: f64,
-    /// While it is not on: batches in a row that weren't late, and how many there must be.
+    /// While `on` is false: the number of batches in a row that weren't late.
     calm: usize,
+    /// The value of `calm` from which `on` may become true again.
     needed: usize,
-    /// Whether it was on before.
+    /// Whether `on` has ever been true.
     known: bool,
-    /// Whether a burst goes on: not all that was read has been launched.
+    /// Whether a burst may launch more waves: chunks are left for it.
     burst: bool,
-    /// How many of the chunks that were read the burst leaves to the CPU.
+    /// Number of chunks that the burst leaves to the CPU.
     left: usize,
-    /// The lanes that decode.
+    /// The lanes with a wave that decodes.
     decoding: BTreeSet<usize>,
 }
 
 /// A batch was late if the consumer waited for it for more than this share of the time since the one before.
 const LATE: f64 = 0.5;
-/// The reserve is raised when the batches since it was changed were so late in all.
+/// The reserve is raised when the sum of lateness since its last change is above this.
 const RAISE_AFTER: f64 = 1.25;
-/// The reserve is lowered after so many times `max_waiting` batches, and half of their lateness is forgotten.
+/// The reserve is lowered after this many times `max_waiting` batches. Half of their lateness is then forgotten.
 const LOWER_AFTER: usize = 2;
-/// Of fewer batches too little can be said.
+/// The reserve is not lowered after fewer batches than this: they say too little.
 const MIN_WINDOW: usize = 16;
-/// So many times as many batches at most must not be late before it is on again.
+/// At most this many times [`window`] batches must not be late before `on` becomes true again.
 const MAX_CALM: usize = 32;
-/// A floor is forgotten after so many times `max_waiting` batches.
+/// A floor is forgotten after this many times `max_waiting` batches.
 const FORGET_AFTER: usize = 32;
-/// With fewer batches in memory none can wait while others are decoded.
+/// `on` stays false with fewer batches than this in memory: none could wait while others are decoded.
 const MIN_WAITING: usize = 3;
 
-/// Batches after which it is decided whether to lower the reserve.
+/// Returns the number of batches after which the reserve is lowered, unless it was raised before.
 fn window(max_waiting: usize) -> usize {
     (LOWER_AFTER * max_waiting).max(MIN_WINDOW)
 }
 
 impl Sharing {
-    /// For at most `max_tasks` tasks of the decode threads at a time (0: the CPU never helps), where at most `max_waiting`
-    /// finished batches can wait (0: there is no GPU).
+    /// Makes the state before the first batch. At most `max_tasks` tasks of the decode threads run at a time in the
+    /// GPU's place (0: the CPU never helps). At most `max_waiting` finished batches can wait (0: there is no GPU).
     pub fn new(max_tasks: usize, max_waiting: usize) -> Self {
         Self {
             max_tasks,
@@ -102,17 +110,18 @@ impl Sharing {
         self.on && self.max_tasks > 0
     }
 
-    /// While more batches than this wait, the GPU decodes nothing. `None` while the consumer is the faster one.
+    /// Returns the reserve: while more batches than this wait, the GPU decodes nothing. `None` while the consumer is
+    /// the faster side.
     pub fn reserve(&self) -> Option<usize> {
         self.on.then_some(self.reserve)
     }
 
-    /// Whether nothing is urgent, while `waiting` finished batches wait: the consumer is the slower one, and more than the reserve wait.
+    /// Whether nothing is urgent: the consumer is the slower side, and more than the reserve of finished batches wait.
     pub fn has_time(&self, waiting: usize) -> bool {
         self.on && waiting > self.reserve
     }
 
-    /// All batches that memory allows are finished and wait. A burst has done what it was for.
+    /// Records that all batches that memory allows are finished and wait. This ends a burst.
     pub fn queue_is_full(&mut self) {
         self.burst = false;
         if !self.known || self.calm >= self.needed {
@@ -137,7 +146,7 @@ impl Sharing {
         (self.reserve, self.taken, self.late) = (reserve, 0, 0.0);
     }
 
-    /// The consumer took a batch, and `waiting` finished ones are left.
+    /// Records that the consumer took a batch, and that `waiting` finished ones are left.
     pub fn taken(&mut self, take: Take, waiting: usize) {
         let late = (take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9)).min(1.0);
         if !self.on {
@@ -168,8 +177,9 @@ impl Sharing {
         }
     }
 
-    /// How many of `encoded` chunks that were read the GPU may decode now, while `waiting` finished batches wait. A burst leaves the
-    /// last ones to the CPU, if there are many and `cpu_decodes`: so decode threads have work while it goes on, and until more is read.
+    /// Returns how many of the `encoded` chunks that were read the GPU may decode now, while `waiting` finished batches
+    /// wait. A burst leaves the last chunks to the CPU, if there are many chunks and `cpu_decodes` is true. So decode
+    /// threads have work during the burst, and until more is read.
     pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
         if !self.burst && waiting <= self.reserve && self.decoding.is_empty() {
             let leaves = self.cpu_helps() && encoded >= 4 * self.max_tasks;
@@ -184,13 +194,13 @@ impl Sharing {
         }
     }
 
-    /// A wave that decodes was launched on a lane, and `encoded` chunks that were read are left.
+    /// Records that a wave that decodes was launched on a lane, and that `encoded` chunks that were read are left.
     pub fn launched(&mut self, lane: usize, encoded: usize) {
         self.decoding.insert(lane);
         self.burst &= encoded > self.left;
     }
 
-    /// A wave ended.
+    /// Records that the wave of a lane ended.
     pub fn ended(&mut self, lane: usize) {
         self.decoding.remove(&lane);
     }
@@ -200,18 +210,18 @@ impl Sharing {
         self.on && self.tasks < self.max_tasks
     }
 
-    /// The CPU begins to decode a chunk, and `encoded` others that were read are left.
+    /// Records that the CPU begins to decode a chunk, and that `encoded` other chunks that were read are left.
     pub fn begin(&mut self, encoded: usize) {
         self.tasks += 1;
         self.burst &= encoded > self.left;
     }
 
-    /// The CPU has decoded a chunk, or failed to.
+    /// Records that the CPU has decoded a chunk, or failed to.
     pub fn end(&mut self) {
         self.tasks -= 1;
     }
 
-    /// Chunks that the CPU decodes now.
+    /// Returns the number of chunks that the CPU decodes now in the GPU's place.
     pub fn tasks(&self) -> usize {
         self.tasks
     }
@@ -223,15 +233,16 @@ mod tests {
 
     use super::*;
 
-    /// The consumer waited for so long, and worked for so long before.
+    /// A batch for which the consumer waited, after it had worked. Both times are in units of 8 ms.
     fn take(waited: u32, worked: u32) -> Take {
         let [waited, worked] = [waited, worked].map(|n| n * Duration::from_millis(8));
         Take { waited, interval: waited + worked }
     }
 
-    /// A reader and a consumer in batches: the CPU finishes `cpu` batches for each one that is taken, and a burst of the GPU,
-    /// when it may, fills the queue after `latency` more were taken. Returns the batches that the GPU decoded, its bursts, and how
-    /// often no batch was left, in `rounds` batches after as many for settling.
+    /// Simulates a reader and a consumer, in batches. The CPU finishes `cpu` batches for each one that is taken. A
+    /// burst of the GPU, when it is allowed, fills the queue after `latency` more batches were taken. Returns the
+    /// batches that the GPU decoded, the number of its bursts, and how often no batch was left, counted over `rounds`
+    /// batches after as many others for settling.
     fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
         let mut sharing = Sharing::new(8, max_waiting);
         let (mut waiting, mut wave) = (max_waiting as f64, None);
@@ -291,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Whether the GPU decodes while so many batches wait.
+    /// Whether the GPU decodes while `waiting` batches wait.
     fn decodes(sharing: &mut Sharing, waiting: usize) -> bool {
         sharing.for_gpu(1, waiting, true) > 0
     }
@@ -319,7 +330,7 @@ mod tests {
             for batch in 0..6000 {
                 sharing.queue_is_full();
                 let before = sharing.on;
-                // The consumer waits for the first of them three times as long as it works on one.
+                // The consumer waits for the first batch of each group three times as long as it works on one.
                 sharing.taken(take(if batch % together == 0 { 3 } else { 0 }, 1), max_waiting / 2);
                 on += usize::from(sharing.on);
                 offs += usize::from(before && !sharing.on);

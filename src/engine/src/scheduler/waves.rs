@@ -7,27 +7,28 @@ use crate::chunk_index::DIRECT_COPY;
 use crate::memory::arena;
 use crate::messages::{Content, Handle, WaveLimits};
 
-/// A wave with as many uncompressed bytes is launched while more chunks are being read, unless there is time to wait for a whole batch.
+/// A wave is launched, though more chunks are being read, when this many bytes of decoded chunks wait for it. It waits
+/// longer if there is time to wait for a whole batch.
 const EAGER_WAVE: usize = 16 << 20;
-/// The same for a wave with as many uses of chunks that are decoded already. Fewer are not worth it: the tables of a
-/// wave wait for the same bus as the chunks.
+/// The same for this many uses of chunks that are in their slots already. Fewer are not worth a wave: its tables wait
+/// for the same bus as the chunks.
 const EAGER_USES: u32 = 8;
 
 /// A chunk that waits for a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub handle: Handle,
-    /// Whether the GPU decodes it, or only copies it: it is stored uncompressed, or the CPU has decoded it.
+    /// Whether the GPU decodes it, or only copies it because it is stored uncompressed or the CPU has decoded it.
     pub content: Content,
     /// Bytes that are copied to the GPU.
     pub bytes: usize,
     /// Decoded bytes.
     pub decoded: usize,
-    /// Uses by active batches.
+    /// Number of uses by active batches.
     pub uses: u32,
 }
 
-/// Chunks that wait for a lane, in the order in which they came, their decoded bytes and their uses.
+/// Chunks that wait for a lane, in the order in which they came, with the sums of their decoded bytes and their uses.
 #[derive(Debug, Default)]
 struct LaneQueue {
     chunks: VecDeque<Waiting>,
@@ -54,20 +55,20 @@ impl LaneQueue {
     }
 }
 
-/// What the launch of a wave depends on, beside the chunks that wait.
+/// What the launch of a wave depends on, besides the chunks that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
-    /// Reads under way, of chunks and of shard indexes, and copies to the device.
+    /// Number of reads under way, of chunks and of shard indexes, and of copies to the device.
     pub reads: usize,
-    /// Tasks of the decode threads under way.
+    /// Number of tasks of the decode threads under way.
     pub tasks: usize,
-    /// Uses of chunks that are decoded already, whose jobs wait for a wave.
+    /// Number of uses of chunks that are decoded already. Their jobs wait for a wave.
     pub ready_uses: u32,
-    /// All uses of the next batch.
+    /// Number of uses of the next batch to be delivered.
     pub batch_uses: u32,
     /// Whether a read or a decode thread waits for memory.
     pub short_of_memory: bool,
-    /// Finished batches that the consumer has not taken.
+    /// Number of finished batches that the consumer has not taken.
     pub untaken: usize,
 }
 
@@ -77,21 +78,21 @@ pub(super) struct Waves {
     lanes: usize,
     limits: WaveLimits,
     idle: Vec<usize>,
-    /// They are only copied.
+    /// Chunks that are only copied.
     decoded: LaneQueue,
-    /// They are decoded by the GPU.
+    /// Chunks that the GPU decodes.
     encoded: LaneQueue,
     pub sharing: Sharing,
 }
 
 impl Waves {
-    /// For so many lanes, each of which takes waves within these limits.
+    /// Makes the state of `lanes` idle lanes. Each lane takes waves within `limits`.
     pub fn new(lanes: usize, limits: WaveLimits, sharing: Sharing) -> Self {
         let (decoded, encoded) = (LaneQueue::default(), LaneQueue::default());
         Self { lanes, limits, idle: (0..lanes).rev().collect(), decoded, encoded, sharing }
     }
 
-    /// A chunk waits for a lane.
+    /// Queues a chunk for a lane.
     pub fn push(&mut self, chunk: Waiting) {
         match chunk.content {
             Content::Decoded => self.decoded.push(chunk),
@@ -99,18 +100,18 @@ impl Waves {
         }
     }
 
-    /// The next chunk that a decode thread should decode in the GPU's place, if there is one now.
+    /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now.
     pub fn next_shared(&self) -> Option<Waiting> {
         self.encoded.chunks.front().copied().filter(|_| self.sharing.cpu_decodes())
     }
 
-    /// A decode thread takes the chunk that [`Self::next_shared`] gave.
+    /// Records that a decode thread takes the chunk that [`Self::next_shared`] returned.
     pub fn begin_shared(&mut self) {
         self.encoded.pop();
         self.sharing.begin(self.encoded.len());
     }
 
-    /// The wave of a lane ended.
+    /// Records that the wave of a lane ended.
     pub fn ended(&mut self, lane: usize) {
         self.idle.push(lane);
         self.sharing.ended(lane);
@@ -126,14 +127,15 @@ impl Waves {
         self.decoded.len() + self.encoded.len() == 0 && self.all_idle()
     }
 
-    /// The next wave, if one is to be launched now: its lane and its chunks. All jobs of decoded chunks go with it.
+    /// Returns the next wave, if one is to be launched now: its lane and its chunks. All ready jobs go with it.
     ///
-    /// While reads are under way a wave waits until it is full. It does not wait if all lanes are idle and no batch is
-    /// ready: the reads may take long, and the next batch may have all chunks already. If nothing is under way that could
-    /// add to a wave, all that waits is launched, so the scheduler never stands still.
+    /// While reads are under way, a wave waits until it is full. It does not wait if all lanes are idle and no batch is
+    /// finished: the reads may take long, and the next batch may have all chunks already. If nothing is under way that
+    /// could add to a wave, all that waits is launched, so the scheduler never stands still.
     pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
         let lane = *self.idle.last()?;
-        // Decode threads were given chunks before. What they could still take, they have no memory for.
+        // The scheduler gave chunks to decode threads before this call. If a chunk is left for them, they lack memory
+        // for it.
         let cpu_decodes = self.next_shared().is_none();
         let encoded = self.sharing.for_gpu(self.encoded.len(), now.untaken, cpu_decodes);
         let chunks = self.decoded.len() + encoded;
@@ -146,7 +148,7 @@ impl Waves {
             || self.copies_are_due(chunks, now)
             || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
             || chunks >= self.limits.chunks
-            // What the CPU decodes in the GPU's place doesn't fill a wave.
+            // Only tasks in the GPU's place are under way. They don't add chunks for the GPU to decode.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
         if more_comes && !launch_now {
             return None;
@@ -159,17 +161,20 @@ impl Waves {
         Some((lane, wave))
     }
 
-    /// Whether what needs no decoding is enough for a wave, to which more could be added. `chunks` wait for it.
+    /// Whether the work that needs no decoding is enough for a wave now, although more could be added to it. `chunks`
+    /// is the number of chunks that the wave could take.
     fn copies_are_due(&self, chunks: usize, now: Surroundings) -> bool {
         let enough = self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
             || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()));
-        // However small a wave is, its calls to the driver delay those of the thread that launches the model's kernels. So
-        // there is one for a batch. But chunks that wait hold memory, which reads and decode threads must not lack.
+        // However small a wave is, its calls to the driver delay the calls of the thread that launches the model's
+        // kernels. So there is one wave for each batch. But chunks that wait hold memory, which reads and decode
+        // threads must not lack.
         let may_wait = self.sharing.has_time(now.untaken) && !now.short_of_memory;
         enough && (!may_wait || now.ready_uses + self.decoded.uses >= now.batch_uses)
     }
 
-    /// As many of the waiting chunks as fit, and at least one. Those that are only copied come first, then at most `encoded` others.
+    /// Takes as many of the waiting chunks as fit in a wave, at least one. Chunks that are only copied come first, then
+    /// at most `encoded` chunks that the GPU decodes.
     fn take(&mut self, mut encoded: usize) -> Vec<Waiting> {
         let mut wave = Vec::new();
         let (mut copied, mut decoded) = (0, 0);

@@ -1,4 +1,4 @@
-//! Values that are given once for all, as a list, or by name.
+//! Arguments with one value for all dimensions or outputs, a list of values, or values by name.
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected};
 use serde_json::Value;
@@ -9,16 +9,17 @@ use crate::dtype::DType;
 /// A whole number for each of `dims`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PerDim {
-    /// In the order of `dims`; empty: the default for every dimension.
+    /// Values in the order of `dims`. Empty: the default for every dimension.
     Listed(Vec<i64>),
-    /// By dimension; the others have the default.
+    /// Values by dimension. Other dimensions have the default.
     ByDim(Vec<(DimKey, i64)>),
-    /// By output; the others have the default for every dimension. None of the values is by output again.
+    /// Values by output. Other outputs have the default for every dimension. The values are never `ByOutput`
+    /// themselves.
     ByOutput(Vec<(String, PerDim)>),
 }
 
 impl PerDim {
-    /// The default for every dimension.
+    /// Makes the default for every dimension.
     pub const fn new() -> Self {
         Self::Listed(Vec::new())
     }
@@ -28,7 +29,7 @@ impl PerDim {
         *self == Self::new()
     }
 
-    /// The dimensions that are named, in the order of their first mention.
+    /// Returns the dimensions that are named, in the order of their first mention.
     pub(crate) fn dims(&self) -> Vec<DimKey> {
         match self {
             Self::Listed(_) => Vec::new(),
@@ -67,19 +68,19 @@ impl FromIterator<i64> for PerDim {
 /// A value for each output. With `stack_arrays`, a value for each array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PerOutput<T> {
-    /// None, one for all, one for each array, or, where the argument allows it, one for each channel of a stack.
+    /// No value, one for all outputs, or one for each array. Some arguments also allow one for each channel of a stack.
     Listed(Vec<T>),
-    /// By output. Several values are those of an array's channels.
+    /// Values by output. A list of several values is for the array's channels.
     ByOutput(Vec<(String, Vec<T>)>),
 }
 
 impl<T: Copy> PerOutput<T> {
-    /// The default for all outputs.
+    /// Makes the default for all outputs.
     pub const fn new() -> Self {
         Self::Listed(Vec::new())
     }
 
-    /// One value for all outputs.
+    /// Makes one value for all outputs.
     pub fn one(value: T) -> Self {
         Self::Listed(vec![value])
     }
@@ -89,7 +90,7 @@ impl<T: Copy> PerOutput<T> {
         matches!(self, Self::Listed(values) if values.is_empty())
     }
 
-    /// The value of the output `name`, which is the `i`-th array's, if one was given.
+    /// Returns the value of the output `name` of the `i`-th array. `None` if no value was given for it.
     pub fn of(&self, name: &str, i: usize) -> Option<T> {
         match self {
             Self::Listed(values) => values.get(i).or(values.first()).copied(),
@@ -97,7 +98,7 @@ impl<T: Copy> PerOutput<T> {
         }
     }
 
-    /// All values that were given.
+    /// Returns all values that were given.
     pub fn values(&self) -> impl Iterator<Item = T> {
         let (listed, by_output) = match self {
             Self::Listed(values) => (values.as_slice(), [].as_slice()),
@@ -119,12 +120,13 @@ impl<T> From<Vec<T>> for PerOutput<T> {
     }
 }
 
-/// Names of dimensions whose elements have numbers of their own.
+/// The dimensions along which each element is a channel with its own mean and stddev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelDims {
-    /// Those of all outputs. An array may lack some of them. Empty: as the numbers tell.
+    /// The dimensions of channels in all outputs. An array may lack some of them. Empty: derived from the number of
+    /// values.
     All(Vec<DimKey>),
-    /// By output; of the others as the numbers tell.
+    /// The dimensions of channels by output. For other outputs they are derived from the number of values.
     ByOutput(Vec<(String, Vec<DimKey>)>),
 }
 
@@ -146,13 +148,13 @@ impl<'de> Deserialize<'de> for ChannelDims {
     }
 }
 
-/// What lists and dictionaries hold.
+/// A type of values in lists and dictionaries.
 trait Scalar: Sized {
-    /// The value, if it is one.
+    /// Reads a value. `None` if it has the wrong type.
     fn of(value: &Value) -> Option<Self>;
-    /// What was expected, for messages.
+    /// Describes the expected type, for messages.
     fn expected() -> String;
-    /// What was found, for messages.
+    /// Describes a value of the wrong type, for messages.
     fn found(value: &Value) -> String {
         read::kind(value).to_owned()
     }
@@ -216,7 +218,7 @@ fn scalar<T: Scalar, E: de::Error>(value: &Value) -> Result<T, E> {
     T::of(value).ok_or_else(|| E::invalid_type(Unexpected::Other(&T::found(value)), &T::expected().as_str()))
 }
 
-/// One value, or a list of them.
+/// Reads one value, or a list of values.
 fn list<T: Scalar, E: de::Error>(value: &Value) -> Result<Vec<T>, E> {
     match value {
         Value::Array(values) => values.iter().map(scalar).collect(),

@@ -1,5 +1,5 @@
-//! What the user asked for, as plain values. There is one file for each group of arguments, as the documentation groups them. Names
-//! and meanings are the operator's arguments, and the JSON object that [`Spec::from_json`] reads has them side by side.
+//! The arguments of a reader, as plain values. Each group of arguments in the documentation has a file here. Names and
+//! meanings are those of the operator's arguments. [`Spec::from_json`] reads them all from one flat JSON object.
 //! Nothing here touches storage, a clock or a device.
 
 mod by_name;
@@ -27,26 +27,26 @@ pub use segments::{Breaks, Segments};
 pub use source::{ArrayArgument, DimKey, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;
 
-/// Everything that the reader is told.
+/// All arguments of a reader.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What is read.
+    /// The stores and arrays to read.
     pub source: SourceArguments,
     /// How samples are cut.
     pub samples: SampleArguments,
-    /// What values the outputs have.
+    /// How the values of the outputs are computed.
     pub values: ValueArguments,
-    /// In which order samples come.
+    /// The order of samples.
     pub order: OrderArguments,
-    /// With which means chunks are read, kept and decoded.
+    /// The resources for reading, caching and decoding chunks.
     pub resources: ResourceArguments,
     /// Samples per batch.
     pub batch_size: usize,
-    /// Where batches are delivered.
+    /// The device that batches are delivered to.
     pub device: Device,
 }
 
-/// Where the finished batches are delivered.
+/// The device that finished batches are delivered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// Host memory.
@@ -55,7 +55,7 @@ pub enum Device {
     Gpu(i32),
 }
 
-/// What DALI's pipelines give, and not the user of an operator.
+/// The arguments that DALI's pipeline gives, and not the operator's user.
 #[derive(Deserialize)]
 #[serde(default)]
 struct PipelineArguments {
@@ -85,10 +85,11 @@ fn ordinal<'de, D: serde::Deserializer<'de>>(value: D) -> Result<i32, D::Error> 
     ordinal.ok_or_else(|| read::wrong_value("the number of a CUDA device", found))
 }
 
-/// The arguments that decide how many outputs there are.
+/// The arguments that decide the number of outputs.
 const OF_OUTPUTS: [&str; 5] = ["arrays", "offsets", "stack_arrays", "return_mask", "return_index"];
 
-/// Requests to remote stores at a time: what 10 Gbit/s take at 100 ms an answer and a megabyte a request.
+/// Default number of concurrent requests to remote stores. It fills 10 Gbit/s with requests of a megabyte that take 100
+/// ms.
 const DEFAULT_CONCURRENCY: usize = 128;
 
 impl Default for Spec {
@@ -105,8 +106,8 @@ impl Default for Spec {
     }
 }
 
-/// Processors that there are for this process. Processes that torchrun starts on one machine share it: each takes no more
-/// than its part, unless it is bound to processors of its own.
+/// Returns the number of CPU cores for this process. Processes that torchrun starts on one machine share it: each takes
+/// at most its part of the cores, unless it is bound to its own cores.
 pub(crate) fn cores() -> usize {
     let available = std::thread::available_parallelism().map_or(4, usize::from);
     let processes = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok());
@@ -116,15 +117,16 @@ pub(crate) fn cores() -> usize {
     share(available, listed(allowed), listed(&online), processes.unwrap_or(1))
 }
 
-/// The processors that one of so many processes takes: of those `online` it is `allowed` to run on some, and so much time of them
-/// is `available`.
+/// Returns the number of cores for one of `processes` processes, at least 1. `online` is the machine's number of cores,
+/// `allowed` the number that this process may run on. `available` is the number that it can use, which is smaller than
+/// `allowed` if a container limits CPU time.
 fn share(available: usize, allowed: usize, online: usize, processes: usize) -> usize {
-    // A limit on time is one for all processes.
+    // All processes share a limit on CPU time.
     let common = if available < allowed { available } else { online.max(available) };
     available.min(common / processes.max(1)).max(1)
 }
 
-/// How many numbers a list has, as the kernel writes it: `0-3,8`.
+/// Counts the numbers in a list in the kernel's form, such as `0-3,8`.
 fn listed(list: &str) -> usize {
     let count = |range: &str| {
         let (first, last) = range.trim().split_once('-').unwrap_or((range.trim(), range.trim()));
@@ -134,11 +136,10 @@ fn listed(list: &str) -> usize {
 }
 
 impl Spec {
-    /// Reads a JSON object in UTF-8 whose keys are the operator's arguments. The C ABI's header says what is allowed.
+    /// Reads a JSON object in UTF-8. Its keys are the operator's arguments; the C ABI's header lists them.
     ///
-    /// # Errors
-    /// Of kind `Value` for text that isn't JSON, a key that is no argument, or a value that makes no sense. Of kind `Type` for a
-    /// value of the wrong type.
+    /// # Errors Of kind `Value` for text that isn't JSON, an unknown argument, or an invalid value. Of kind `Type` for
+    /// a value of the wrong type.
     pub fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
         let spec = Self::of_arguments(read::object(text.as_ref())?)?;
         spec.source.check()?;
@@ -160,31 +161,31 @@ impl Spec {
         }
     }
 
-    /// The same with changes.
+    /// Returns the spec after `change` was applied to it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// Threads that read local stores, or drive the requests to remote ones.
+    /// Returns the number of threads that read local stores, or that drive the requests if all stores are remote.
     pub fn io_threads(&self) -> usize {
         let given = self.resources.io_threads;
-        // A request waits without a thread; copying bodies is all that they do.
+        // Requests wait without a thread. These threads only copy the bodies of answers.
         if self.is_remote() { given.unwrap_or(cores().clamp(1, 8)).max(1) } else { self.copying_threads() }
     }
 
-    /// Threads that read local stores, or copy what caches have of any.
+    /// Returns the number of threads that read local stores, or that copy chunks from caches.
     pub fn copying_threads(&self) -> usize {
         self.resources.io_threads.unwrap_or(cores().clamp(4, 16)).max(1)
     }
 
-    /// Requests to remote stores under way at a time.
+    /// Returns the largest number of concurrent requests to remote stores.
     pub fn io_concurrency(&self) -> usize {
         self.resources.io_concurrency.unwrap_or(DEFAULT_CONCURRENCY)
     }
 
-    /// Reads under way at a time.
+    /// Returns the largest number of concurrent reads.
     pub fn reads_at_a_time(&self) -> usize {
         if self.is_remote() { self.io_concurrency() } else { self.io_threads() }
     }
@@ -195,11 +196,11 @@ impl Spec {
         !paths.is_empty() && paths.iter().all(|p| store::is_remote(p))
     }
 
-    /// The number of outputs of a reader with the arguments in a JSON object: groups of arrays, one group per offset, the
-    /// mask and the index. It is known without opening a store, and also if other arguments are wrong.
+    /// Returns the number of outputs of a reader with the arguments in a JSON object: the arrays for each offset, the
+    /// mask and the index. It needs no store, and ignores errors in arguments that don't matter for the number.
     ///
     /// # Errors
-    /// As [`Self::from_json`], for the arguments that count.
+    /// Those of [`Self::from_json`], for the arguments that matter.
     pub fn num_outputs(text: impl AsRef<[u8]>) -> Result<usize> {
         let mut arguments = read::object(text.as_ref())?;
         arguments.retain(|name, _| OF_OUTPUTS.contains(&name.as_str()));

@@ -1,10 +1,12 @@
-//! Reads arguments from JSON. Types say by serde's derive what they are read from; the rules and the words of errors are here:
+//! Reads arguments from JSON. The types derive serde's `Deserialize`; the common rules and the texts of errors are
+//! here:
 //!
-//! - A group takes the arguments that it has fields for, so each key of the object belongs to one group or is unknown. (serde's
-//!   `flatten` excludes `deny_unknown_fields`.)
-//! - `null` stands for the default, and a single value for a list of one.
-//! - A floating-point number may be text, which JSON needs for `nan` and the infinities. It keeps all its bits.
-//! - An error says "NAME: expected A, but found B". It is of kind `Type` if JSON's type is wrong, and else of kind `Value`.
+//! - A group takes the arguments that it has fields for out of the object. An argument that is left over is unknown.
+//!   (serde's `flatten` can't be used with `deny_unknown_fields`.)
+//! - `null` means the default. A single value means a list of one.
+//! - A floating-point number may be text, because JSON has no `nan` and no infinities. It keeps all its bits.
+//! - Errors have the form "NAME: expected A, but found B". Their kind is `Type` if JSON's type is wrong, otherwise
+//!   `Value`.
 
 use std::fmt::Display;
 
@@ -15,17 +17,17 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// The key of arguments that take the place of those beside them.
+/// The key of an object with more arguments. They replace arguments of the same name beside it.
 const OTHERS: &str = "_arguments";
 
-/// The arguments of a JSON object.
+/// Parses the JSON object of arguments.
 ///
 /// # Errors
-/// If the text is no JSON, or no object.
+/// If the text isn't JSON, or isn't an object.
 pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>> {
     match serde_json::from_slice(text) {
         Ok(Value::Object(mut arguments)) => {
-            // DALI's operator has types for its arguments. What these can't say comes as one more object.
+            // Values that the argument types of DALI's operator can't express are in this additional object.
             if let Some(Value::Object(others)) = arguments.remove(OTHERS) {
                 arguments.extend(others);
             }
@@ -36,45 +38,45 @@ pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>> {
     }
 }
 
-/// Takes the fields of one group out of the arguments.
+/// Takes the arguments of one group out of `arguments`.
 ///
 /// # Errors
-/// If an argument has a value that it can't have.
+/// If an argument has an invalid value.
 pub(super) fn group<T: DeserializeOwned>(arguments: &mut Map<String, Value>) -> Result<T> {
     T::deserialize(Group(arguments))
 }
 
-/// A count of at least one, or none, for `deserialize_with`.
+/// Reads a count of at least 1 of an optional argument, for `deserialize_with`.
 pub(super) fn positive_or_none<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(
     value: D,
 ) -> Result<Option<N>, D::Error> {
     positive(value).map(Some)
 }
 
-/// A count of at least one, for `deserialize_with`.
+/// Reads a count of at least 1, for `deserialize_with`.
 pub(super) fn positive<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(value: D) -> Result<N, D::Error> {
     let found = i64::deserialize(value)?;
     let count = (found > 0).then(|| N::try_from(found).ok()).flatten();
     count.ok_or_else(|| wrong_value("a whole number of at least 1", found))
 }
 
-/// The same for an argument without a fixed default.
+/// Reads a count of at least 1 of an argument without a fixed default, for `deserialize_with`.
 pub(super) fn some_positive<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(value: D) -> Result<Option<N>, D::Error> {
     positive(value).map(Some)
 }
 
-/// Bytes, perhaps none, for `deserialize_with`.
+/// Reads a number of bytes, which may be 0, for `deserialize_with`.
 pub(super) fn bytes<'de, D: de::Deserializer<'de>>(value: D) -> Result<u64, D::Error> {
     let found = i64::deserialize(value)?;
     u64::try_from(found).map_err(|_| wrong_value("a number of bytes, or 0", found))
 }
 
-/// A value of the right type that makes no sense.
+/// Makes the error of a value of the right type that isn't allowed.
 pub(super) fn wrong_value<E: de::Error>(expected: &str, found: impl Display) -> E {
     E::custom(format_args!("expected {expected}, but found {found}"))
 }
 
-/// What a value is, in words of JSON.
+/// Names the JSON type of a value, for messages.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -92,7 +94,7 @@ impl de::Error for Error {
         Self::value(message.to_string())
     }
 
-    // The value isn't repeated, since it may be a secret.
+    // The message doesn't contain the value, because it may be a secret.
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let found = match found {
             Unexpected::Unit => "null",
@@ -109,7 +111,7 @@ impl de::Error for Error {
     }
 }
 
-/// The arguments, of which a struct takes its own.
+/// Deserializes a struct from the arguments that it has fields for, and removes these.
 struct Group<'a>(&'a mut Map<String, Value>);
 
 impl<'de> de::Deserializer<'de> for Group<'_> {
@@ -134,7 +136,7 @@ impl<'de> de::Deserializer<'de> for Group<'_> {
     }
 }
 
-/// The arguments that are fields of a struct, one after the other.
+/// Gives a struct its arguments one after the other.
 struct Taken<'a> {
     arguments: &'a mut Map<String, Value>,
     fields: std::slice::Iter<'static, &'static str>,

@@ -1,4 +1,4 @@
-//! With which means chunks are read, kept and decoded.
+//! The resources for reading, caching and decoding chunks.
 
 use std::path::PathBuf;
 
@@ -6,43 +6,45 @@ use serde::Deserialize;
 
 use super::read::{bytes, some_positive};
 
-/// The arguments that say with which means chunks are read, kept and decoded. They change no value that is delivered.
+/// The arguments for the resources that read, cache and decode chunks. They never change delivered values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct ResourceArguments {
-    /// Where chunks are decoded.
+    /// The device that decodes chunks.
     pub decode_device: DecodeDevice,
-    /// Batches prepared ahead; `None`: as many as the memory limits allow.
+    /// Number of batches prepared ahead. `None`: as many as the memory limits allow.
     #[serde(deserialize_with = "some_positive")]
     pub prefetch_queue_depth: Option<usize>,
-    /// Bytes of device memory that the reader holds at most; `None`: its default.
+    /// Limit on the reader's device memory in bytes. `None`: the default limit.
     #[serde(deserialize_with = "some_positive")]
     pub device_memory_limit: Option<u64>,
-    /// Bytes of host memory that the reader holds at most; `None`: its default.
+    /// Limit on the reader's host memory in bytes. `None`: the default limit.
     #[serde(deserialize_with = "some_positive")]
     pub host_memory_limit: Option<u64>,
-    /// Bytes of host memory for encoded chunks that are kept for later epochs, besides `host_memory_limit`; 0: none.
+    /// Bytes of host memory, in addition to `host_memory_limit`, for a cache of encoded chunks for later epochs. 0: no
+    /// cache.
     #[serde(deserialize_with = "bytes")]
     pub cache_size: u64,
-    /// A folder on a local disk in which encoded chunks of remote stores are kept for later epochs and readers.
+    /// A folder on a local disk that caches encoded chunks of remote stores for later epochs and readers.
     #[serde(deserialize_with = "folder")]
     pub cache_dir: Option<PathBuf>,
-    /// Bytes that the folder may hold; `None`: half of what its disk has free.
+    /// Limit on the bytes in `cache_dir`. `None`: half of the free bytes of its disk.
     #[serde(deserialize_with = "some_positive")]
     pub cache_dir_size: Option<u64>,
-    /// Ask stores, once for each object and reader, whether what `cache_dir` holds of it is still so.
+    /// Whether to ask the store, once for each object and reader, if the version of the object in `cache_dir` is
+    /// current.
     pub cache_validate: bool,
     /// How chunks of local stores are read.
     pub io: Io,
-    /// Read chunks of local stores past the page cache.
+    /// Whether to read chunks of local stores past the page cache.
     pub use_o_direct: bool,
-    /// Threads that read; `None`: by the number of cores.
+    /// Number of threads that read. `None`: chosen by the number of cores.
     #[serde(deserialize_with = "some_positive")]
     pub io_threads: Option<usize>,
-    /// Requests to remote stores under way at a time; `None`: 128.
+    /// Largest number of concurrent requests to remote stores. `None`: 128.
     #[serde(deserialize_with = "some_positive")]
     pub io_concurrency: Option<usize>,
-    /// Threads that decode on the CPU; `None`: by the number of cores.
+    /// Number of threads that decode on the CPU. `None`: chosen by the number of cores.
     #[serde(deserialize_with = "some_positive")]
     pub decode_threads: Option<usize>,
 }
@@ -67,15 +69,15 @@ impl Default for ResourceArguments {
     }
 }
 
-/// Where chunks are decoded.
+/// The device that decodes chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodeDevice {
-    /// On the GPU what it can decode, the rest on the CPU (said in one log line per array).
+    /// The GPU decodes what it can. The CPU decodes the rest, which is logged in one line for each array.
     Auto,
-    /// On the GPU, or an error that says which codec stands in the way.
+    /// The GPU. If it can't decode an array, an error names the codec.
     Gpu,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
 }
 
@@ -83,16 +85,16 @@ pub enum DecodeDevice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {
-    /// By GPUDirect Storage where the machine has it and it was faster in a short trial, else by system calls.
+    /// By GPUDirect Storage if the machine has it and it was faster in a short trial, otherwise by system calls.
     #[default]
     Auto,
     /// By system calls (`pread`).
     Posix,
-    /// By GPUDirect Storage: cuFile reads to the device. An error where it isn't there.
+    /// By GPUDirect Storage: cuFile reads to the device. An error if the machine doesn't have it.
     Gds,
 }
 
-/// A folder; empty text: none.
+/// Reads a folder. `None` for empty text.
 fn folder<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(value)?;
     Ok((!text.is_empty()).then(|| text.into()))

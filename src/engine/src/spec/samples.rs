@@ -5,82 +5,87 @@ use serde::Deserialize;
 use super::read::{positive, some_positive};
 use super::{Breaks, DimKey, PerDim, PerOutput, Segments};
 
-/// The arguments that say how samples are cut.
+/// The arguments for how samples are cut.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct SampleArguments {
-    /// The dimensions along which samples are cut; empty: those that `window` names, or the first dimension of the first array
-    /// that has most.
+    /// The dimensions along which samples are cut. Empty: those that `window` names, or the first dimension of the
+    /// array with the most dimensions (the first such array).
     pub dims: Vec<DimKey>,
-    /// Elements per sample; 0 (the default): one element, and the dimension is dropped. Outputs may differ.
+    /// Elements per sample. 0 (the default): one element, and the dimension is dropped. Outputs may differ.
     pub window: PerDim,
-    /// Distance between sample starts; default: the length of the longest window without stride, i.e. 1 for a dropped
-    /// dimension.
+    /// Distance between sample starts in elements. Default: the length of the longest window without stride, which is 1
+    /// for a dropped dimension.
     pub step: PerDim,
-    /// Another way to say `step`: how many elements less than the longest window it is.
+    /// Another way to give `step`: the length of the longest window minus `step`.
     pub overlap: PerDim,
-    /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
+    /// The dimensions, from `dims`, along which a sample's start is random in each epoch. Their `step` must be 0 or not
+    /// given.
     pub random_crop: Vec<DimKey>,
-    /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
+    /// Number of samples for each start. Each has its own random starts along `random_crop`. At least 1.
     #[serde(deserialize_with = "positive")]
     pub samples_per_volume: i64,
-    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`; with
-    /// [`Concat::Samples`] the number of the store stands in front. A `.npy` file, a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
+    /// The table of sample starts, which replace those at every `step`: a row for each sample, a column for each of
+    /// `dims`, and with [`Concat::Samples`] the number of the store as the first column. It is a `.npy` file, a Zarr
+    /// array, or a table that the host keeps in the library; see [`crate::table`].
     pub starts: Option<String>,
-    /// Distance between elements inside a sample; default 1. Outputs may differ.
+    /// Distance between elements inside a sample. Default: 1. Outputs may differ.
     pub stride: PerDim,
-    /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
+    /// Distances from the sample's start along the first of `dims`. Each gives one group of outputs. Empty: `[0]`.
     pub offsets: Vec<i64>,
-    /// First element that samples may touch; negative from the end; default 0.
+    /// First element that samples may touch. Negative: from the end. Default: 0.
     pub roi_start: PerDim,
-    /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
+    /// One past the last element that samples may touch. Negative: from the end. Default: the dimension's length.
     pub roi_end: PerDim,
-    /// What a selection by label or position leaves of each of `dims`, in place of `roi_start` and `roi_end`; `None` where nothing
-    /// was selected. One list for all stores, or with [`Concat::Samples`] one for each. No argument of users: hosts look labels up.
+    /// The region that a selection by label or position leaves of each of `dims`, instead of `roi_start` and `roi_end`.
+    /// `None` if nothing was selected. One list for all stores, or with [`Concat::Samples`] one for each store. Users
+    /// can't give this argument: hosts look labels up and set it.
     #[serde(rename = "_regions", deserialize_with = "regions")]
     pub regions: Vec<Vec<Option<Region>>>,
-    /// For each store and each of `dims`, what the index of a sample has more than its start: the position of an element that was
-    /// picked alone, which differs by store. Of joined stores, and no argument of users. Empty: nothing.
+    /// For each store and each of `dims`, a number that is added to the sample's start in its index: the position of an
+    /// element that was picked alone, which may differ by store. Only for joined stores. Users can't give this
+    /// argument. Empty: nothing is added.
     #[serde(rename = "_index_origins", deserialize_with = "lists")]
     pub index_origins: Vec<Vec<i64>>,
-    /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond.
+    /// The first elements of segments along the first of `dims`. No sample may contain elements of two segments.
     pub breaks: Breaks,
-    /// Which of the segments between breaks samples are of, numbered over the whole dimension.
+    /// The segments between breaks that are read. They are numbered over the whole dimension.
     pub segments: Segments,
-    /// How several stores are put together.
+    /// How several stores are combined.
     pub concat: Concat,
-    /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
+    /// Whether samples may reach from one store into the next. If not, the borders of stores are breaks.
     pub cross_stores: bool,
-    /// How many elements before its segment a window may begin at most. With it or `pad_after` each segment has a grid of
-    /// starts of its own, whose first is so far before the segment.
+    /// The most elements that a window may begin before its segment. If this or `pad_after` is given, each segment has
+    /// its own grid of starts, and the first start is this many elements before the segment.
     pub pad_before: PerDim,
-    /// How many elements after its segment a window may end at most.
+    /// The most elements that a window may end after its segment.
     pub pad_after: PerDim,
-    /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
+    /// The treatment of windows that reach beyond the region of interest or across a break.
     pub out_of_bounds_policy: OutOfBounds,
-    /// The value of elements outside the region of interest, as a value of the output; default: 0.
+    /// The value of elements outside the region of interest, as a value of the output. Default: 0.
     pub fill_value: PerOutput<f64>,
-    /// An array of offsets, one more than there are samples: each sample is the elements from one offset to the next of the arrays
-    /// that these divide, and an element of the others.
+    /// The name of an array of offsets, one more than there are samples. A sample has the elements from one offset to
+    /// the next of the ragged arrays, and one element of each other array.
     #[serde(deserialize_with = "name")]
     pub ragged: Option<String>,
-    /// The same by an array of ends: the first sample starts at 0.
+    /// Like `ragged`, with an array of ends instead of offsets. The first sample starts at 0.
     #[serde(deserialize_with = "name")]
     pub ragged_ends: Option<String>,
-    /// With either, the elements of a sample that are read, at most.
+    /// With `ragged` or `ragged_ends`: the most elements that are read of a sample.
     #[serde(deserialize_with = "some_positive")]
     pub max_length: Option<u64>,
-    /// One output of channels instead of one per array.
+    /// Whether to stack the arrays as channels of one output, instead of one output for each array.
     pub stack_arrays: bool,
-    /// One more output: which elements of the longest windows weren't padded, bool.
+    /// Whether to add an output of bool: true for the elements of the longest windows that weren't padded.
     pub return_mask: bool,
-    /// One more output: the sample's start in each of `dims`, int64; before it the number of its segment, where
-    /// [`SampleArguments::names_segments`] says so.
+    /// Whether to add an output of int64: the sample's start in each of `dims`. If [`SampleArguments::names_segments`]
+    /// is true, the number of the sample's segment comes first.
     pub return_index: bool,
 }
 
 impl SampleArguments {
-    /// The dimensions that `dims` names, or else `window`, and which of both it is; none if neither names one.
+    /// Returns the dimensions in `dims`, or those that `window` names if `dims` is empty, and the name of that
+    /// argument. The list is empty if neither names a dimension.
     pub(crate) fn dims_or_window(&self) -> (Vec<DimKey>, &'static str) {
         match self.window.dims() {
             keys if self.dims.is_empty() => (keys, "window"),
@@ -88,38 +93,38 @@ impl SampleArguments {
         }
     }
 
-    /// Whether the index of a sample has the number of its segment: with `breaks`, and where the windows of neighbouring stores
-    /// may start at the same element.
+    /// Whether the index of a sample contains the number of its segment. It does with `breaks`, and with padding if
+    /// stores are segments, because windows of neighbouring stores may then start at the same element.
     pub fn names_segments(&self) -> bool {
         let pads = !self.pad_before.is_empty() || !self.pad_after.is_empty();
         !self.breaks.is_empty() || (pads && !self.cross_stores)
     }
 }
 
-/// Elements of a dimension at equal distances.
+/// A range of elements along a dimension, at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The first one.
+    /// The first element.
     pub first: i64,
-    /// One past the last one.
+    /// One past the last element.
     pub end: i64,
-    /// Their distance, at least 1.
+    /// Distance between the elements, at least 1.
     pub spacing: i64,
 }
 
-/// Lists of regions, each written `[first, end, spacing]`.
+/// Reads lists of regions. A region has the form `[first, end, spacing]`.
 fn regions<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Vec<Vec<Option<Region>>>, D::Error> {
     let all: Vec<Vec<Option<[i64; 3]>>> = lists(value)?;
     let one = |[first, end, spacing]: [i64; 3]| Region { first, end, spacing };
     Ok(all.into_iter().map(|of| of.into_iter().map(|found| found.map(one)).collect()).collect())
 }
 
-/// Lists of lists, whose form hosts know.
+/// Reads a list of lists, which only hosts write.
 fn lists<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(value: D) -> Result<Vec<Vec<T>>, D::Error> {
     serde_json::from_value(serde_json::Value::deserialize(value)?).map_err(serde::de::Error::custom)
 }
 
-/// A name; none if it is empty.
+/// Reads a name. `None` if it is empty.
 fn name<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
     Ok(Some(String::deserialize(value)?).filter(|name| !name.is_empty()))
 }
@@ -158,13 +163,13 @@ impl Default for SampleArguments {
     }
 }
 
-/// How several stores are put together.
+/// How several stores are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Concat {
-    /// To one axis, along the first of `dims`.
+    /// The stores are joined along the first of `dims`.
     Dims,
-    /// One after the other, each with samples of its own: the stores may have any shapes.
+    /// Each store has its own samples, which come store after store. The stores may have any shapes.
     Samples,
 }
 
@@ -172,9 +177,9 @@ pub enum Concat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutOfBounds {
-    /// An error when the reader is built.
+    /// Building the reader fails.
     Error,
-    /// Such a window isn't a sample.
+    /// The window isn't a sample.
     Drop,
     /// The elements outside get the fill value.
     Pad,
@@ -183,7 +188,7 @@ pub enum OutOfBounds {
 }
 
 impl OutOfBounds {
-    /// Whether windows that reach out are samples.
+    /// Whether windows that reach beyond the region are samples.
     pub fn fills(self) -> bool {
         matches!(self, Self::Pad | Self::Edge)
     }

@@ -1,34 +1,34 @@
-//! Where segments end, and which of them samples are of.
+//! The breaks between segments, and the choice of segments.
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected};
 use serde_json::Value;
 
 use super::read;
 
-/// Where something new begins along the first of `dims`: all of what is given counts.
+/// Elements along the first of `dims` where a new segment begins. The breaks of all fields count together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breaks {
-    /// Elements; negative from the end; in any order.
+    /// Breaks as element numbers, in any order. Negative: from the end.
     pub at: Vec<i64>,
-    /// Names of arrays with the end of each segment, in each store.
+    /// Names of arrays that hold the end of each segment, in each store.
     pub ends: Vec<String>,
-    /// Where the coordinates along the dimension aren't evenly spaced.
+    /// Whether there are breaks where the coordinates along the dimension aren't evenly spaced.
     pub auto: bool,
-    /// What was found of the latter two when the stores were read: a list for all stores, or one for each where samples are cut
-    /// from each on its own.
+    /// The breaks of `ends` and `auto`, filled in when the stores are read: one list for all stores, or one for each
+    /// store if samples are cut from each store on its own.
     pub found: Vec<Vec<i64>>,
 }
 
-/// What asks for breaks where coordinates aren't evenly spaced.
+/// The text that stands for [`Breaks::auto`].
 const AUTO: &str = "auto";
 
 impl Breaks {
-    /// Whether none was given.
+    /// Whether no breaks were given.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether some are known only when values in the stores are read.
+    /// Whether some breaks are only known after values in the stores are read.
     pub fn are_stored(&self) -> bool {
         self.auto || !self.ends.is_empty()
     }
@@ -46,9 +46,9 @@ pub enum Segments {
     /// All of them.
     #[default]
     All,
-    /// Those with these numbers; negative from the end; in any order.
+    /// The segments with these numbers, in any order. Negative: from the end.
     Numbers(Vec<i64>),
-    /// For each segment whether it is chosen.
+    /// Tells for each segment whether it is chosen.
     Mask(Vec<bool>),
 }
 

@@ -1,4 +1,4 @@
-//! What is read.
+//! The stores and arrays to read.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -6,47 +6,47 @@ use serde_json::Value;
 use super::read;
 use crate::error::{Error, Result};
 
-/// The arguments that say what is read.
+/// The arguments for the stores and arrays to read.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct SourceArguments {
-    /// Stores; several are joined along the first of `dims`.
+    /// The locations of stores. [`super::Concat`] says how several are combined.
     #[serde(rename = "path")]
     pub paths: Vec<String>,
-    /// Options of remote stores, names and values; no secrets among them.
+    /// Options of remote stores: names and values. They contain no secrets.
     #[serde(deserialize_with = "options")]
     pub storage_options: Vec<(String, String)>,
-    /// The arrays, one for each output; empty: the store's only array.
+    /// The arrays, one for each output. Empty: the store's only array.
     #[serde(deserialize_with = "arrays")]
     pub arrays: Vec<ArrayArgument>,
-    /// Indices to take.
+    /// The indices to read along dimensions.
     pub pick: Vec<Pick>,
 }
 
-/// An array, and what its output is called.
+/// An array and the name of its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayArgument {
-    /// The output's name: the array's, if no other was given.
+    /// The output's name. It is the array's name if no other was given.
     pub output: String,
-    /// The array's name, relative to the root of the stores.
+    /// The array's name relative to the root of the stores, or the location of its own store.
     pub array: String,
 }
 
 impl ArrayArgument {
-    /// Whether it has a store of its own: see [`is_location`].
+    /// Whether the array has its own store: see [`is_location`].
     pub fn is_own(&self) -> bool {
         is_location(&self.array)
     }
 }
 
-/// Whether the text that names an array is a location of its own: a URL, an absolute path, or one that begins with `./` or `../`.
-/// Others are relative to the stores of `path`.
+/// Whether an array's name is the location of its own store: a URL, an absolute path, or a path that begins with `./`
+/// or `../`. Other names are relative to the stores of `path`.
 pub fn is_location(array: &str) -> bool {
     ["/", "./", "../"].iter().any(|start| array.starts_with(start)) || array.contains("://")
 }
 
 impl SourceArguments {
-    /// The locations of all stores: `path`, and once each the arrays that have stores of their own.
+    /// Returns the locations of all stores: those of `path`, then those of arrays with their own stores, each once.
     pub fn locations(&self) -> Vec<String> {
         let mut all = self.paths.clone();
         for own in self.own() {
@@ -57,15 +57,15 @@ impl SourceArguments {
         all
     }
 
-    /// The arrays that have stores of their own.
+    /// Returns the arrays that have their own stores.
     pub fn own(&self) -> impl Iterator<Item = &ArrayArgument> {
         self.arrays.iter().filter(|array| array.is_own())
     }
 
-    /// Checks that `path` is there if it is needed, and only then.
+    /// Checks that `path` is given if it is needed, and only then.
     ///
     /// # Errors
-    /// If not.
+    /// If `path` is missing or superfluous, or has several stores beside an array with its own store.
     pub fn check(&self) -> Result<()> {
         let own = self.own().count();
         let is_alone = own > 0 && own == self.arrays.len();
@@ -98,7 +98,7 @@ impl From<&str> for ArrayArgument {
     }
 }
 
-/// `arrays`: a name, a list of them, or an object from outputs to names.
+/// Reads `arrays`: a name, a list of names, or an object with names by output.
 fn arrays<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<ArrayArgument>, D::Error> {
     let wrong =
         |found: &Value| serde::de::Error::invalid_type(serde::de::Unexpected::Other(read::kind(found)), &"a string");
@@ -112,17 +112,17 @@ fn arrays<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<ArrayArgument>, D::
     }
 }
 
-/// A dimension, named (`dimension_names`, `_ARRAY_DIMENSIONS`) or numbered.
+/// A dimension by its name (`dimension_names`, `_ARRAY_DIMENSIONS`) or its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimKey {
     /// By name.
     Name(String),
-    /// By position; negative from the end.
+    /// By position. Negative: from the end.
     Index(i64),
 }
 
 impl DimKey {
-    /// `"time"` is a name, `"0"` and `"-1"` are numbers.
+    /// Reads a dimension: `"0"` and `"-1"` are positions, other text such as `"time"` is a name.
     pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Index)
     }
@@ -161,12 +161,12 @@ impl<'de> Deserialize<'de> for DimKey {
     }
 }
 
-/// Indices to take along one dimension, in that order.
+/// The indices to read along one dimension, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
     /// The dimension.
     pub dim: DimKey,
-    /// Lists of indices, negative from the end: one for all stores, or one of the same length for each store.
+    /// Lists of indices: one for all stores, or one of the same length for each store. Negative: from the end.
     pub indices: Vec<Vec<i64>>,
 }
 
@@ -174,7 +174,7 @@ impl Pick {
     /// Reads `"level=0,5,-1"`, or with a list for each store `"level=0,5,-1|1,4,0"`.
     ///
     /// # Errors
-    /// If it has another form.
+    /// If the text has another form.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
             Error::value(format!(
@@ -189,7 +189,7 @@ impl Pick {
     }
 }
 
-/// The form that [`Pick::parse`] reads.
+/// Writes the form that [`Pick::parse`] reads.
 impl std::fmt::Display for Pick {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |list: &Vec<i64>| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for Pick {
     }
 }
 
-/// `storage_options`: an object of strings, or a list of `"NAME=VALUE"`.
+/// Reads `storage_options`: an object of strings, or a list of `"NAME=VALUE"`.
 fn options<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(String, String)>, D::Error> {
     #[derive(Clone, Copy)]
     struct Options;
@@ -226,7 +226,7 @@ fn options<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(String, String)>,
         fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
             match text.split_once('=') {
                 Some((name, value)) if !name.trim().is_empty() => Ok(vec![(name.trim().to_owned(), value.to_owned())]),
-                // The text isn't repeated: it may be a secret.
+                // The message doesn't contain the text, because it may be a secret.
                 _ => Err(read::wrong_value("\"NAME=VALUE\"", "an entry without a name or \"=\"")),
             }
         }

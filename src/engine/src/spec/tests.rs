@@ -222,10 +222,10 @@ fn processes_share_processors() {
     for (available, allowed, online, processes, share) in [
         (64, 64, 64, 1, 64),
         (64, 64, 64, 4, 16),
-        // Bound to processors of its own.
+        // The process is bound to its own cores.
         (16, 16, 64, 4, 16),
         (8, 8, 64, 4, 8),
-        // A container's limit on time.
+        // A container limits CPU time.
         (12, 64, 64, 4, 3),
         (2, 2, 2, 8, 1),
         (4, 0, 0, 2, 2),

@@ -1,23 +1,23 @@
-//! What values the outputs have.
+//! How the values of the outputs are computed.
 
 use super::{ChannelDims, PerOutput};
 use crate::dtype::DType;
 
-/// The arguments that say what values the outputs have.
+/// The arguments for the values of the outputs.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct ValueArguments {
-    /// Decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned` as xarray does. Left out: decode the
-    /// arrays that have `scale_factor` or `add_offset`.
+    /// Whether to decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value` and `_Unsigned` as xarray does. If
+    /// not given: true for arrays that have `scale_factor` or `add_offset`.
     pub mask_and_scale: PerOutput<bool>,
-    /// Takes the place of NaNs, stored or made by decoding, before `mean` and `stddev`.
+    /// The value that replaces NaNs, stored or made by decoding, before `mean` and `stddev` are applied.
     pub fillna: PerOutput<f64>,
-    /// Subtracted.
+    /// The mean, which is subtracted.
     pub mean: PerOutput<f64>,
-    /// Divided by, after `mean`.
+    /// The divisor, applied after `mean`.
     pub stddev: PerOutput<f64>,
-    /// The dimensions whose elements have a mean and a stddev of their own.
+    /// The dimensions along which each element has its own mean and stddev.
     pub channels: ChannelDims,
-    /// The outputs' element type; default: what the decoding yields, or float32 for what is normalised.
+    /// The outputs' element type. Default: the type after decoding, or float32 for normalised values.
     pub dtype: PerOutput<DType>,
 }

@@ -1,4 +1,5 @@
-//! Waiting for a store, for callers that aren't tasks: metadata while a pipeline is built, and threads that read.
+//! Waits for stores on threads that aren't tasks: those that read metadata while a pipeline is built, and those that
+//! read chunks.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use futures_util::StreamExt;
 use super::{Phase, Store};
 use crate::error::Result;
 
-/// Documents that are read at the same time.
+/// Most documents that [`get_many`] reads at the same time.
 const MAX_CONCURRENT_GETS: usize = 64;
 
-/// Waits for a future of `store`. Not for the threads of its runtime.
+/// Waits for a future of `store`. Must not be called on a thread of the store's runtime.
 pub fn block_on<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
     match store.runtime() {
         Some(runtime) => runtime.block_on(future),
@@ -21,14 +22,15 @@ pub fn block_on<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// [`Store::get`] for each of `keys`, in their order, with [`Phase::Building`]; at the same time where that is faster.
+/// Calls [`Store::get`] for each of `keys`, with [`Phase::Building`], and returns the results in the order of `keys`.
+/// Requests to a server run at the same time.
 pub fn get_many(store: &dyn Store, keys: &[String], max: u64) -> Vec<Result<Option<Vec<u8>>>> {
     let gets = keys.iter().map(|key| store.get(key, max, Phase::Building));
     block_on(store, futures_util::stream::iter(gets).buffered(MAX_CONCURRENT_GETS).collect())
 }
 
-/// Drives a future that needs no runtime. The first poll nearly always completes it. Otherwise another thread is at work for
-/// it, and wakes this one.
+/// Drives a future that needs no runtime. The first poll nearly always completes it. Otherwise another thread does the
+/// work, and wakes this one.
 pub(super) fn drive<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

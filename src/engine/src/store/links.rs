@@ -1,11 +1,11 @@
-//! Symbolic links that lead nowhere. DataLad and git-annex keep a data set as links to content that is fetched on demand:
-//! what hasn't been fetched is not missing.
+//! Symbolic links with targets that don't exist. DataLad and git-annex keep a data set as links to content that is
+//! fetched on demand. Content that hasn't been fetched must be an error, not a missing chunk.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A symbolic link to something that isn't there.
+/// A symbolic link with a target that doesn't exist.
 #[derive(Debug)]
 pub(super) struct Dangling {
     link: PathBuf,
@@ -13,8 +13,8 @@ pub(super) struct Dangling {
 }
 
 impl Dangling {
-    /// The link that is the reason why nothing is found at `path`: `path` itself, or a folder above it. `None` if there is no
-    /// such link. Asks the system once or more, so it is for paths where nothing was found.
+    /// Finds the dangling link that explains why nothing exists at `path`: `path` itself, or a folder above it. `None`
+    /// if there is no such link. Makes one or more system calls, so call it only for a path where nothing was found.
     pub fn find(path: &Path) -> Option<Self> {
         let (link, meta) = path.ancestors().find_map(|at| Some((at, fs::symlink_metadata(at).ok()?)))?;
         let target = if meta.is_symlink() { fs::read_link(link).ok()? } else { return None };

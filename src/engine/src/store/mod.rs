@@ -1,11 +1,12 @@
-//! Where the bytes of a Zarr hierarchy come from: keys, whole values and ranges of values.
+//! Stores: they give the bytes of a Zarr hierarchy by key, as whole values or as ranges of values.
 //!
 //! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a failed
 //! read is an error.
 //!
-//! [`Store`] is the one trait. [`LocalStore`] reads a directory; [`RemoteStore`] reads an object store or an HTTP server.
-//! [`Zip`], [`Repository`] (Icechunk) and [`References`] (kerchunk) are adapters over any of them. A caller that must know what kind of store it has
-//! asks for a capability: [`Store::latency`], [`Store::runtime`], [`Store::has_files`], [`Store::locate`].
+//! [`Store`] is the one trait. [`LocalStore`] reads a directory; [`RemoteStore`] reads an object store or an HTTP
+//! server. [`Zip`], [`Repository`] (Icechunk) and [`References`] (kerchunk) are adapters over any of them. A caller
+//! that must know what kind of store it has asks for a capability: [`Store::latency`], [`Store::runtime`],
+//! [`Store::has_files`], [`Store::locate`].
 
 #![forbid(unsafe_code)]
 
@@ -50,17 +51,18 @@ use crate::error::{Error, Result, Site};
 /// Which bytes of a value a read copies to its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
-    /// All of them, if the buffer is long enough. Otherwise nothing is read; [`Found::size`] tells.
+    /// The whole value, if it fits into the buffer. Otherwise nothing is read, and [`Found::size`] tells the length.
     Whole,
-    /// As many as the buffer holds, from this offset on.
+    /// As many bytes as the buffer holds, from this offset of the value on.
     From(u64),
-    /// The last ones, as many as the buffer holds. If the value is shorter, nothing is read; [`Found::size`] tells.
+    /// The last bytes, as many as the buffer holds. If the value is shorter than the buffer, nothing is read, and
+    /// [`Found::size`] tells the length.
     Last,
 }
 
 impl ByteRange {
-    /// Offset and number of the bytes that go to a buffer of `len` bytes, for a value of `size` bytes. `None`: nothing is
-    /// read.
+    /// Returns offset and number of the bytes that go to a buffer of `len` bytes, for a value of `size` bytes. `None`:
+    /// nothing is read.
     ///
     /// # Errors
     /// If the value ends before the bytes that [`ByteRange::From`] asks for.
@@ -89,9 +91,9 @@ pub enum Phase {
 /// What the reads of a store wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latency {
-    /// A file system. A thread makes each read, so few are under way at a time.
+    /// A file system. Each read keeps a thread busy, so few are under way at a time.
     Local,
-    /// A server. A task makes each read, so many are under way at a time.
+    /// A server. Each read is a task that waits, so many are under way at a time.
     Remote,
 }
 
@@ -100,7 +102,8 @@ pub enum Latency {
 pub struct Found {
     /// Bytes of the whole value.
     pub size: u64,
-    /// A text that changes whenever the value does (an ETag, the times of a file). `None` if the store has no such text.
+    /// A text that changes whenever the value changes (an ETag, the times of a file). `None` if the store has no such
+    /// text.
     pub version: Option<Arc<str>>,
 }
 
@@ -111,7 +114,7 @@ pub struct Extent {
     pub object: Arc<str>,
     /// The version that the object must have; `None`: any. Only extents of one object and version may be read together.
     pub version: Option<Arc<str>>,
-    /// Where the value begins in the object.
+    /// Offset of the value in the object, in bytes.
     pub offset: u64,
     /// Bytes of the value.
     pub len: u64,
@@ -122,7 +125,7 @@ pub struct Extent {
 pub struct InFile {
     /// Open for reading.
     pub file: File,
-    /// Where the value begins in the file.
+    /// Offset of the value in the file, in bytes.
     pub start: u64,
     /// Bytes of the value.
     pub size: u64,
@@ -130,17 +133,17 @@ pub struct InFile {
 
 /// Takes the bytes of a value while they arrive.
 pub trait Sink: Send {
-    /// The next bytes are the first ones of the value. May be called again, when a read starts over.
+    /// Says that the next bytes are the first of the range. Called again if a read starts over.
     fn begin(&mut self);
 
-    /// The next bytes.
+    /// Takes the next bytes.
     ///
     /// # Errors
-    /// If the bytes are wrong. The read ends then.
+    /// If the bytes are wrong. The read then ends.
     fn put(&mut self, bytes: &[u8]) -> Result<()>;
 }
 
-/// Bytes that the default of [`Store::stream`] reads at a time.
+/// Bytes that the default implementation of [`Store::stream`] reads at a time.
 const STREAM_PIECE: u64 = 64 << 10;
 
 /// A flat set of values with keys such as `t2m/c/0/0/0`, below one location. Errors name the store and the key.
@@ -149,23 +152,24 @@ const STREAM_PIECE: u64 = 64 << 10;
 /// only while another thread does the same work for them. [`block_on`] waits for futures of any store.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// The path or URL, as messages show it.
+    /// Returns the path or URL, as messages show it.
     fn location(&self) -> &str;
 
-    /// What its reads wait for.
+    /// Tells whether reads wait for a file system or a server.
     fn latency(&self) -> Latency;
 
-    /// The runtime that its futures need; `None` if they need none.
+    /// Returns the runtime that the store's futures need; `None` if they need none.
     fn runtime(&self) -> Option<&Arc<Runtime>> {
         None
     }
 
-    /// Reads bytes of the value of `key` to the front of `to`; `None` if there is no such key. With `version` the value must
-    /// be the one that [`Found`] described.
+    /// Copies the bytes that `range` selects from the value of `key` to the front of `to`. Returns `None` if there is
+    /// no such key. If `version` is given, the value must still have it (see [`Found::version`]).
     ///
     /// # Errors
-    /// If the store can't tell, the value isn't one, it ends before the bytes that [`ByteRange::From`] asks for, or it was
-    /// replaced. After the last try.
+    /// If the store can't tell whether the key exists, there is something else than a value (such as a directory), the
+    /// value ends before the bytes that [`ByteRange::From`] asks for, or it was replaced. Errors are returned after the
+    /// last try.
     async fn read(
         &self,
         key: &str,
@@ -175,26 +179,28 @@ pub trait Store: Send + Sync {
         to: &mut [u8],
     ) -> Result<Option<Found>>;
 
-    /// The whole value of `key`, of at most `max` bytes; `None` if there is none.
+    /// Returns the whole value of `key`, which may have at most `max` bytes; `None` if there is no such key.
     ///
     /// # Errors
     /// As [`Self::read`], and if the value is longer.
     async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>>;
 
-    /// Size and version of the value of `key`; `None` if there is none. Reads none of its bytes. In [`Phase::Running`].
+    /// Returns size and version of the value of `key` without reading its bytes; `None` if there is no such key. Tries
+    /// as often as in [`Phase::Running`].
     ///
     /// # Errors
     /// As [`Self::read`].
     async fn head(&self, key: &str) -> Result<Option<Found>>;
 
-    /// Whether [`Self::head`] asks a server for `key`. False if the version is known from what was read before, as that of an
-    /// archive's entries is.
+    /// Whether [`Self::head`] asks a file system or a server about `key`. False if the answer is known from earlier
+    /// reads, as for the entries of an archive.
     fn head_asks(&self, _key: &str) -> bool {
         true
     }
 
-    /// Whether a version that was found before, perhaps by another process, is of the place that `key` leads to now: where a
-    /// store says where values lie. Servers of values aren't asked. In [`Phase::Running`].
+    /// Whether `version`, which was found earlier and perhaps by another process, belongs to the place that `key`
+    /// points to now. Only stores of references check this: they don't ask the file or server at that place. All others
+    /// return true. Tries as often as in [`Phase::Running`].
     ///
     /// # Errors
     /// If the store can't tell.
@@ -202,7 +208,7 @@ pub trait Store: Send + Sync {
         Ok(true)
     }
 
-    /// Whether `key` has a value, or had one a few seconds ago. In [`Phase::Running`].
+    /// Whether `key` has a value, or had one a few seconds ago. Tries as often as in [`Phase::Running`].
     ///
     /// # Errors
     /// If the store can't tell.
@@ -210,18 +216,18 @@ pub trait Store: Send + Sync {
         Ok(self.head(key).await?.is_some())
     }
 
-    /// The names right below `prefix` that have names below them in turn (directories), sorted; `None` if the store can't
-    /// list. In [`Phase::Building`].
+    /// Lists the names directly below `prefix` that have names below them (directories), sorted; `None` if the store
+    /// can't list. Tries as often as in [`Phase::Building`].
     ///
     /// # Errors
     /// If listing fails.
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
 
-    /// Gives a range of a value to `sink` while it arrives, so that it is never in memory as a whole; `None` if there is no
-    /// such key.
+    /// Gives the bytes of `range` to `sink` as they arrive, so that the range is never in memory as a whole. Returns
+    /// `None` if there is no such key.
     ///
     /// # Errors
-    /// As [`Self::read`], and those of `sink`.
+    /// As [`Self::read`], and the errors of `sink`.
     async fn stream(
         &self,
         key: &str,
@@ -246,24 +252,26 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Whether values may be ranges of larger objects, of which [`Self::locate`] tells.
+    /// Whether values may be ranges of larger objects, which [`Self::locate`] finds.
     fn has_extents(&self) -> bool {
         false
     }
 
-    /// Where the value of `key` lies, if it is a range of a larger object and the store knows that without reading anything.
-    /// Values of one object that lie near each other can be read together, by [`Self::read_extent`].
+    /// Returns the object and the range that hold the value of `key`. `None` if the value isn't a range of a larger
+    /// object, or the store would have to read something to know. Values of one object that lie near each other can be
+    /// read together, by [`Self::read_extent`].
     fn locate(&self, _key: &str) -> Option<Extent> {
         None
     }
 
-    /// The number of the index (a manifest, a file of references) that must be read before [`Self::locate`] can tell of `key`;
-    /// `None` if none must.
+    /// Returns the number of the index (a manifest, a file of references) that must be read before [`Self::locate`] can
+    /// find `key`; `None` if no index must be read.
     fn unread_index(&self, _key: &str) -> Option<u64> {
         None
     }
 
-    /// Reads that index, which stays. In [`Phase::Running`].
+    /// Reads the index that [`Self::unread_index`] names for `key`. It stays in memory. Tries as often as in
+    /// [`Phase::Running`].
     ///
     /// # Errors
     /// If it can't be read.
@@ -271,8 +279,8 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Fills `to` from [`Extent::offset`] of an object that [`Self::locate`] named; `None` if the object is gone. What is found
-    /// is the object's size and version.
+    /// Fills `to` from [`Extent::offset`] of an object that [`Self::locate`] named. Returns size and version of the
+    /// object, not of the value; `None` if the object is gone.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -285,11 +293,11 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// The value of `key` in its file, opened past the page cache if the file system can do that; `None` if there is no such
-    /// key. With `version` the value must be the one that [`Found`] described. Blocks.
+    /// Opens the file that holds the value of `key`, past the page cache if the file system can do that. Returns `None`
+    /// if there is no such key. If `version` is given, the value must still have it. Blocks.
     ///
     /// # Errors
-    /// As [`Self::read`], and if there are no files.
+    /// As [`Self::read`], and if values don't lie in files.
     fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
         let message = format!("store {}: key {key:?} isn't in a file of this machine", self.location());
         Err(Error::runtime(message).placed(Site::store(self.location()).key(key)))
@@ -304,21 +312,22 @@ pub trait Store: Send + Sync {
 /// The names of Zarr's metadata documents, which users give by mistake in place of the directory.
 const METADATA_DOCUMENTS: [&str; 5] = ["zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"];
 
-/// The error for a value that is longer than what is sensible to read.
+/// Makes the error for a value of `size` bytes where at most `max` are read.
 fn too_long(location: &str, key: &str, max: u64, size: u64) -> Error {
     let e = Error::runtime(format!("expected at most {max} bytes, but found {size}"));
     e.at(Site::store(location).key(key))
 }
 
-/// How the version of an object that may be anything up to a date begins: some references give a date, and no tag.
+/// Prefix of a version that is only a date: the object must not have changed after it. Some references give a date and
+/// no tag.
 const NOT_AFTER: &str = "W/not after ";
 
-/// The version that stands for whatever an object was until a date, in seconds since 1970.
+/// Returns the version that means "not changed after this date", in seconds since 1970.
 fn not_after(seconds: i64) -> Arc<str> {
     format!("{NOT_AFTER}{seconds}").into()
 }
 
-/// The date of a version that [`not_after`] made.
+/// Returns the date of a version that [`not_after`] made, in seconds since 1970; `None` for other versions.
 fn not_after_date(version: &str) -> Option<i64> {
     version.strip_prefix(NOT_AFTER)?.parse().ok()
 }

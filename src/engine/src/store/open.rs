@@ -1,4 +1,4 @@
-//! From paths, URLs and `storage_options` to stores.
+//! Opens stores from paths, URLs and `storage_options`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn check_chain(location: &str) -> Result<()> {
     const LINKS: [&str; 6] = ["simplecache", "filecache", "blockcache", "cached", "zip", "tar"];
     let protocols: Vec<&str> = location.split("::").map(|l| l.split_once("://").map_or(l, |(p, _)| p)).collect();
     let Some((_, inner)) = location.rsplit_once("::") else { return Ok(()) };
-    // Paths of files and of URLs may have colons too, and so have addresses of IPv6.
+    // Local paths, the paths of URLs and IPv6 addresses may contain colons too.
     let is_link = LINKS.contains(&protocols[0]) && !Path::new(location).exists();
     if !is_link && (!protocols[0].bytes().all(|b| b.is_ascii_alphanumeric()) || !inner.contains("://")) {
         return Ok(());
@@ -38,7 +38,7 @@ fn check_chain(location: &str) -> Result<()> {
     )))
 }
 
-/// Whether `options` name servers as places of virtual chunks.
+/// Whether the option `virtual_chunks` in `options` names a server.
 pub fn has_remote_places(options: &[(String, String)]) -> bool {
     let icechunk = IcechunkOptions::take(options).ok().and_then(|(icechunk, _)| icechunk);
     icechunk.is_some_and(|icechunk| icechunk.virtual_chunks.iter().any(|place| is_remote(place)))
@@ -47,28 +47,29 @@ pub fn has_remote_places(options: &[(String, String)]) -> bool {
 /// How files of local stores are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadFiles {
-    /// Past the page cache, except by [`Store::get`].
+    /// Read past the page cache (`O_DIRECT`), except in [`Store::get`].
     pub unbuffered: bool,
-    /// Whether versions are told of whole values too, which takes time.
+    /// Report the versions of whole values too. This takes time.
     pub versions: bool,
 }
 
-/// The options of one call of [`open`], and what its stores share.
+/// Opens the stores of one call of [`open`]: holds its options, and what the stores share.
 struct Opener<'a> {
-    /// Those of remote stores.
+    /// Options of remote stores.
     options: Vec<(String, String)>,
-    /// Paths, and places of virtual chunks.
+    /// Paths and URLs of the stores, and of the places where virtual chunks may lie.
     locations: Vec<&'a str>,
     how: ReadFiles,
     threads: usize,
     runtime: Option<Arc<Runtime>>,
-    /// Where virtual chunks may lie, once something needs to know.
+    /// The places where virtual chunks may lie; `None` until they are first needed.
     virtual_chunks: Option<Arc<VirtualChunks>>,
 }
 
-/// Opens the stores at `locations`: directories (paths or `file://` URLs), object stores and HTTP servers, zip archives in any of
-/// them, and references. `options` belong to the remote ones, choose what of Icechunk repositories is read (all stores must be
-/// repositories then), or say where virtual chunks may lie. `threads` threads drive requests.
+/// Opens the stores at `locations`: directories (paths or `file://` URLs), object stores and HTTP servers, zip archives
+/// in any of them, and references. `options` configure remote stores, choose the branch, tag or snapshot of Icechunk
+/// repositories (a store with such a choice must be a repository), or say where virtual chunks may lie. `threads`
+/// threads drive requests.
 ///
 /// # Errors
 /// [`Error::value`] if there is no store of a known kind, or an option is unknown, wrong or a secret.
@@ -99,28 +100,29 @@ pub fn open(
     locations.iter().enumerate().map(|(i, location)| opener.any(&icechunk, i, location)).collect()
 }
 
-/// The main branch of the Icechunk repository that `store` holds; `None` if it holds none. Makes requests: call it only if there are
-/// no metadata of Zarr.
+/// Opens the main branch of the Icechunk repository in `store`; `None` if `store` holds no repository. Makes requests,
+/// so call it only if `store` has no metadata of Zarr.
 ///
 /// # Errors
-/// If there is one that can't be read.
+/// If there is a repository that can't be read.
 pub fn repository(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
     let version = Version::default();
     let open = Repository::open(store, &version, Arc::default());
     Ok(block_on(&**store, open)?.map(|repository| Arc::new(repository) as _))
 }
 
-/// The references that `store`, a directory, holds, of which no file may be read; `None` if it holds none.
+/// Opens the references in the directory `store`; `None` if it holds none. Files that they refer to can't be read,
+/// since no place is allowed.
 ///
 /// # Errors
-/// If there are some that can't be read.
+/// If there are references that can't be read.
 pub fn references(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
     let open = References::open_directory(store, store.location(), Arc::default());
     Ok(block_on(&**store, open)?.map(|references| Arc::new(references) as _))
 }
 
 impl Opener<'_> {
-    /// The store number `i`.
+    /// Opens store number `i`, which is at `location`.
     fn any(&mut self, icechunk: &IcechunkOptions, i: usize, location: &str) -> Result<Arc<dyn Store>> {
         let version = icechunk.version(i);
         let no_repository = |version: &Version| {
@@ -135,7 +137,7 @@ impl Opener<'_> {
         }
         let store = self.store(location)?;
         if version.is_none() && icechunk.virtual_chunks.is_empty() {
-            // Reading its metadata will show what it holds.
+            // Whether it holds a repository or references is found out when its metadata are read.
             return Ok(store);
         }
         let places = self.virtual_chunks(&icechunk.virtual_chunks)?;
@@ -154,7 +156,8 @@ impl Opener<'_> {
         }
     }
 
-    /// The references at `location`, if its name or its first byte says that they are there.
+    /// Opens the references at `location`, if its name says that they are there; for a local file also if its first
+    /// byte does.
     fn references(&mut self, places: &[String], location: &str) -> Result<Option<References>> {
         let named = strip_scheme(location);
         let inner = named.unwrap_or(location);
@@ -167,7 +170,7 @@ impl Opener<'_> {
         }
         let root = if is_remote(inner) { None } else { Some(local::root(inner)?) };
         let is_file = match &root {
-            // Nothing is asked for: fsspec's rule, without a listing.
+            // A URL is judged by its name, as in fsspec: no request, no listing.
             None => has_extension(inner, &["json"]) || named.is_some() && !has_extension(inner, &["parq", "parquet"]),
             Some(root) => root.is_file() && (named.is_some() || is_document(root)),
         };
@@ -200,7 +203,7 @@ impl Opener<'_> {
         block_on(&*base, References::open_document((Arc::clone(&base), &key), location, places)).map(Some)
     }
 
-    /// The places in which virtual chunks may lie.
+    /// Opens the stores of the places where virtual chunks may lie. Later calls return the same ones.
     fn virtual_chunks(&mut self, prefixes: &[String]) -> Result<Arc<VirtualChunks>> {
         if let Some(virtual_chunks) = &self.virtual_chunks {
             return Ok(Arc::clone(virtual_chunks));
@@ -230,7 +233,8 @@ impl Opener<'_> {
     }
 
     fn remote(&mut self, location: &str) -> Result<Arc<dyn Store>> {
-        // Each kind of store gets the options that it knows, and those that no other kind here knows: it refuses them.
+        // Each kind of store gets the options that it knows. Options that no store here knows go to all of them: they
+        // refuse them.
         let known = |name: &str| self.locations.iter().any(|other| object::knows(other, name));
         let of_kind = |(name, _): &&(String, String)| object::knows(location, name) || !known(name);
         let options: Vec<_> = self.options.iter().filter(of_kind).cloned().collect();

@@ -1,4 +1,5 @@
-//! When a failed read is tried again: which failures may pass, how long the pauses are, and when to give up.
+//! Decides when a failed read is tried again: which failures are temporary, how long the pauses are, and when to give
+//! up.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -7,27 +8,28 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result, Site};
 
-/// The longest pause. Pauses double from failure to failure up to this.
+/// The longest pause between tries, unless the server asks for more. Pauses double from failure to failure up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause that a server can ask for (`Retry-After`).
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Tries when requests can't even be sent, for lack of credentials for example.
+/// Most tries of a read with requests that can't even be sent, for lack of credentials for example.
 const MAX_UNSENT: u32 = 3;
-/// The time limit of a read grows with the bytes that have arrived, at this rate.
+/// The time limit of a read grows by one second each time this many bytes have arrived.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// How often and how long a read is tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// A request that takes longer has failed.
+    /// Time limit of one request, including its body. A request that takes longer has failed.
     pub request: Duration,
-    /// No request is repeated after this time, which grows with the bytes that arrive ([`MIN_BYTES_PER_SECOND`]).
+    /// Time limit of a read: no request is repeated after it. Grows with the bytes that arrive
+    /// ([`MIN_BYTES_PER_SECOND`]).
     pub total: Duration,
-    /// After so many failed requests in a row the read fails.
+    /// The read fails after this many failed requests in a row that brought no new bytes.
     pub tries: u32,
     /// The first pause between two requests; doubled from failure to failure.
     pub pause: Duration,
-    /// Whether slow requests are raced by second ones.
+    /// Whether a second request races a slow one (hedging).
     pub hedge: bool,
 }
 
@@ -44,7 +46,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The policy of [`Phase::Building`](crate::store::Phase), whatever the options say.
+    /// Returns the policy of [`Phase::Building`](crate::store::Phase): at most 5 tries and 30 seconds, even if the
+    /// options allow more.
     pub fn building(&self) -> Self {
         Self { total: self.total.min(Duration::from_secs(30)), tries: self.tries.min(5), ..self.clone() }
     }
@@ -55,36 +58,37 @@ impl Policy {
 pub(super) enum Fault {
     /// The store says that there is no such key.
     Missing,
-    /// The value isn't the one that was read before.
+    /// The value has another version than the one that was read before.
     Replaced,
     /// The next request would fail too.
     Permanent(Error),
-    /// Access is denied, and will be for the next request. Some stores also answer so for a key that doesn't exist.
+    /// Access is denied, and would be for the next request too. Some stores also answer this way for a key that doesn't
+    /// exist.
     Refused(Error),
-    /// The next request may succeed, but not before the time that the server asks for.
+    /// A later request may succeed. With the pause that the server asks for, if it does (`Retry-After`).
     Transient(Error, Option<Duration>),
     /// The request wasn't sent.
     Unsent(Error),
 }
 
 impl Fault {
-    /// The next request would fail too.
+    /// Makes a [`Fault::Permanent`].
     pub fn permanent(message: impl Into<String>) -> Self {
         Self::Permanent(Error::runtime(message))
     }
 
-    /// The next request may succeed.
+    /// Makes a [`Fault::Transient`] without a pause that the server asks for.
     pub fn transient(message: impl Into<String>) -> Self {
         Self::Transient(Error::runtime(message), None)
     }
 
-    /// A request that took longer than `limit`.
+    /// Makes the fault of a request that took longer than `limit`.
     pub fn late(limit: Duration) -> Self {
         Self::transient(format!("no answer, or no end of it, within {limit:?}"))
     }
 }
 
-/// The tries of one read.
+/// Counts the tries of one read.
 pub(super) struct Retries<'a> {
     policy: &'a Policy,
     /// The store and the key, for the log.
@@ -94,7 +98,7 @@ pub(super) struct Retries<'a> {
     /// Failures in a row that brought no new byte.
     failures: u32,
     unsent: u32,
-    /// The most bytes that were there at a time.
+    /// The most bytes of the value that had arrived after any try.
     best: u64,
 }
 
@@ -103,10 +107,10 @@ impl<'a> Retries<'a> {
         Self { policy, of: (location, key), began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
     }
 
-    /// How long to wait before the next try, when `have` bytes have arrived.
+    /// Records a failure after `have` bytes have arrived. Returns how long to wait before the next try.
     ///
     /// # Errors
-    /// If there is no next try: the number of tries, and the last answer.
+    /// If there is no next try. The error has the number of tries and the last answer.
     pub fn another(&mut self, fault: Fault, have: u64) -> Result<Duration> {
         self.tries += 1;
         self.failures = if have > self.best { 1 } else { self.failures + 1 };
@@ -123,7 +127,7 @@ impl<'a> Retries<'a> {
             }
         };
         let doubled = self.policy.pause.saturating_mul(1 << (self.failures - 1).min(20)).min(MAX_PAUSE);
-        // A random part of it: clients that failed together shouldn't return together.
+        // Half to all of the pause, at random: clients that failed together shouldn't return together.
         let pause = doubled.mul_f64(0.5 + 0.5 * random()).max(wait.unwrap_or_default().min(MAX_RETRY_AFTER));
         let allowed = self.policy.total + Duration::from_secs(self.best / MIN_BYTES_PER_SECOND);
         let elapsed = self.began.elapsed();
@@ -141,7 +145,7 @@ impl<'a> Retries<'a> {
     }
 }
 
-/// A number from 0 to 1.
+/// Returns a random number from 0 up to, but not including, 1.
 fn random() -> f64 {
     (RandomState::new().hash_one(0u8) >> 11) as f64 / (1u64 << 53) as f64
 }

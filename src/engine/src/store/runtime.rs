@@ -13,31 +13,31 @@ use crate::error::{Error, Result};
 pub struct Counters {
     /// Requests sent, including those for credentials.
     pub requests: AtomicU64,
-    /// Of these, tries after a failure.
+    /// Tries after a failure. Their requests count in `requests` too.
     pub retries: AtomicU64,
-    /// Of these, second requests that race slow ones.
+    /// Second requests that race slow ones. They count in `requests` too.
     pub hedges: AtomicU64,
     /// Bytes of bodies that arrived.
     pub bytes: AtomicU64,
 }
 
-/// A tokio runtime for the remote stores of one reader. Its threads and connections end when the last of these stores is
-/// dropped. A forked process inherits neither, and can start its own.
+/// A tokio runtime for the remote stores of one reader. Its threads and connections end when the last of these stores
+/// is dropped. A forked process inherits neither, and can start its own.
 #[derive(Debug)]
 pub struct Runtime {
     runtime: Option<tokio::runtime::Runtime>,
-    /// What its stores did.
+    /// Counts the requests of the stores that share this runtime.
     pub counters: Arc<Counters>,
 }
 
-/// How long dropping a runtime waits for what can't be interrupted, such as the resolution of a host name.
+/// How long dropping a runtime waits for calls that can't be interrupted, such as the resolution of a host name.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Starts `threads` threads.
+    /// Starts `threads` threads, at least one.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the system refuses to start threads.
     pub fn new(threads: usize) -> Result<Arc<Self>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads.max(1))
@@ -54,12 +54,12 @@ impl Runtime {
         self.runtime.as_ref().expect("until dropped")
     }
 
-    /// Where tasks are spawned.
+    /// Returns the handle that spawns tasks.
     pub fn handle(&self) -> &Handle {
         self.runtime().handle()
     }
 
-    /// Waits for `future`, which the calling thread drives. Not for the runtime's own threads.
+    /// Drives `future` on the calling thread until it is done. Must not be called on the runtime's own threads.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime().block_on(future)
     }
@@ -73,7 +73,8 @@ impl Drop for Runtime {
     }
 }
 
-/// Makes a blocking call in a task; other threads take over the tasks that wait for this one. The call can't be cancelled.
+/// Makes a blocking call in a task. Meanwhile other threads take over the tasks that wait for this thread. The call
+/// can't be cancelled.
 pub(crate) fn blocking<T>(act: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|h| h.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),

@@ -6,13 +6,14 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 
-/// The last failure of something that one task reads for all that wait for it. Tasks that began to wait before the failure
-/// take it as theirs. Otherwise each would try for as long, one after the other, for hours.
+/// The last failure of a read that one task makes for all tasks that wait for it. A task that began to wait before the
+/// failure gets the same error. Otherwise the waiting tasks would retry one after the other, each until its own time
+/// limit: for hours.
 #[derive(Debug, Default)]
 pub(super) struct SharedFailure(Mutex<Option<(Instant, Error)>>);
 
 impl SharedFailure {
-    /// The failure, if it came after `began`.
+    /// Returns the last failure, if it came after `began`.
     pub fn since(&self, began: Instant) -> Option<Error> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().filter(|(at, _)| *at > began).map(|(_, e)| e.clone())

@@ -1,4 +1,4 @@
-//! What [`Store`] promises, for stores of every kind over the same values.
+//! Checks what [`Store`] promises, for all kinds of stores, over the same values.
 
 use std::path::Path;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use super::object::fake::{Server, publish};
 use super::*;
 
-/// Reads of an Icechunk repository go through its corpus: arrays `a` and `deep/b`, chunks in objects and inline.
+/// The Icechunk repository that is read here: arrays `a` and `deep/b`, with chunks in objects and inline.
 const REPOSITORY: &str = "../../tests/corpus/icechunk/v2";
 
 fn values() -> Vec<(&'static str, Vec<u8>)> {
@@ -22,7 +22,7 @@ fn write(folder: &Path, values: &[(&str, Vec<u8>)]) {
     }
 }
 
-/// A stored zip archive: local headers, data, the directory, its end.
+/// Makes a zip archive of stored entries: local headers, data, the directory, the end record.
 fn archive(values: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let (mut out, mut directory) = (Vec::new(), Vec::new());
     for (key, value) in values {
@@ -98,7 +98,7 @@ fn keeps_its_promises(store: &dyn Store, key: &str, value: &[u8]) {
     assert_eq!(read(store, key, ByteRange::Last, &mut to).unwrap().unwrap().size, size, "{what}: too short for it");
     let error = read(store, key, ByteRange::From(3), &mut short).unwrap_err();
     assert!(error.message().contains(store.location()) && error.message().contains(key), "{error}");
-    // A version that a read told is accepted by the next one, and is what `head` tells.
+    // The next read accepts the version that a read returned, and `head` returns the same version.
     let first = read(store, key, ByteRange::From(0), &mut short).unwrap().unwrap();
     let again = store.read(key, ByteRange::From(1), first.version.as_ref(), Phase::Running, &mut short);
     assert_eq!(block_on(store, again).unwrap().unwrap().version, first.version, "{what}");
@@ -208,7 +208,7 @@ fn chunks_of_a_repository_tell_where_they_lie() {
         assert_eq!(local.locate(&key), remote.locate(&key));
     }
     assert_eq!(located, 12, "six chunks are in objects, two in the manifest");
-    // Before its manifest is read nothing is known of a chunk.
+    // Before its manifest is read, the place of a chunk isn't known.
     let fresh = repository_in(folder.to_str().unwrap());
     assert!(fresh.locate("a/c/0/0/0").is_none() && fresh.locate("a/zarr.json").is_none());
 }

@@ -1,4 +1,4 @@
-//! A local store in which tests see, hold back or answer what is read.
+//! A local store for tests that observe, delay or answer reads.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
 use crate::error::Result;
 
-/// Called with each key that is read; what it gives is the answer to a read, if there is one.
+/// Called with each key that is read. If it returns `Some`, that is the answer of [`Store::read`].
 type Hook = Box<dyn Fn(&str) -> Option<Found> + Send + Sync>;
 
 pub(crate) struct Hooked(LocalStore, Hook);

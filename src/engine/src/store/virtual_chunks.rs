@@ -1,6 +1,6 @@
 //! Virtual chunks: ranges of files outside of the store that names them.
 //!
-//! A store can name any file of this machine and any server, so only files below URLs that the user gave are read.
+//! A store can name any file of this machine and any server. So only files below URLs that the user gave are read.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use super::local::percent_decoded;
 use super::{ByteRange, Extent, Found, Phase, Runtime, Store, blocking};
 use crate::error::{Error, Result};
 
-/// The places in which virtual chunks may lie.
+/// The places where virtual chunks may lie.
 #[derive(Default)]
 pub(super) struct VirtualChunks(Vec<Source>);
 
 struct Source {
-    /// A URL that ends with a slash.
+    /// A URL that ends with a slash. Only files below it are read.
     prefix: String,
     store: Arc<dyn Store>,
 }
 
 impl VirtualChunks {
-    /// The places at these URLs, which end with slashes, each with the store that reads it.
+    /// Makes the places from URLs that end with slashes, each with the store that reads below it.
     pub fn new(places: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Self {
         Self(places.into_iter().map(|(prefix, store)| Source { prefix, store }).collect())
     }
 
-    /// The runtime that [`Self::read`] needs; `None` if it needs none. All stores of a reader share one.
+    /// Returns the runtime that [`Self::read`] needs; `None` if it needs none. All stores of a reader share one.
     pub fn runtime(&self) -> Option<&Arc<Runtime>> {
         self.0.iter().find_map(|source| source.store.runtime())
     }
 
-    /// Reads bytes of the file at `url`; `None` if there is no such file. With `version` the file must be the one that [`Found`],
-    /// or a reference to it, described.
+    /// Reads bytes of the file at `url`; `None` if there is no such file. If `version` is given, the file must have it.
+    /// It is one from [`Found`], or one that a reference gives ([`version_of`]).
     ///
     /// # Errors
     /// As [`Store::read`], and if the file may not be read.
@@ -47,8 +47,9 @@ impl VirtualChunks {
         complete(store, store.read(&key, range, version, phase, to)).await
     }
 
-    /// Reads bytes of the value at `extent`, which says more of it than its file does: with `version` the value must be the one that
-    /// [`Found`] described.
+    /// Reads bytes of the value at `extent`. `version` is the value's from an earlier [`Found`]: it begins with the
+    /// value's place, and the rest is the version that the file must have. If the place differs or `version` is `None`,
+    /// the file must have the version in `extent`, if there is one.
     ///
     /// # Errors
     /// As [`Self::read`], and if there is no such file.
@@ -64,7 +65,7 @@ impl VirtualChunks {
         let Some((offset, len)) = range.resolve(size, to.len())?.filter(|(_, len)| *len > 0) else {
             return Ok(Found { size, version: None });
         };
-        // A version of the file that was found before is in keeping with the reference's.
+        // A version that was found earlier is more precise than the reference's.
         let of_file = version.and_then(|v| v.strip_prefix(place(extent).as_str())?.strip_prefix('\n')).map(Arc::from);
         let of_file = of_file.or_else(|| extent.version.clone());
         let range = ByteRange::From(extent.offset + offset);
@@ -73,7 +74,7 @@ impl VirtualChunks {
         Ok(Found { size, version: version_at(&place(extent), found.version) })
     }
 
-    /// Size and version of the value at `extent`.
+    /// Returns size and version of the value at `extent`.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -82,7 +83,7 @@ impl VirtualChunks {
         Ok(Found { size: extent.len, version: version_at(&place(extent), version) })
     }
 
-    /// The whole file at `url`, of at most `max` bytes; `None` if there is no such file.
+    /// Returns the whole file at `url`, which may have at most `max` bytes; `None` if there is no such file.
     ///
     /// # Errors
     /// As [`Store::get`], and if the file may not be read.
@@ -91,7 +92,7 @@ impl VirtualChunks {
         complete(store, store.get(&key, max, phase)).await
     }
 
-    /// Size and version of the file at `url`.
+    /// Returns size and version of the file at `url`; `None` if there is no such file.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -100,7 +101,7 @@ impl VirtualChunks {
         complete(store, store.head(&key)).await
     }
 
-    /// The store of the file at `url`, and the file's key in it.
+    /// Finds the store that reads the file at `url`, and the file's key in it.
     fn find(&self, url: &str) -> Result<(&dyn Store, String)> {
         let found = self.0.iter().filter(|s| url.starts_with(&s.prefix)).max_by_key(|s| s.prefix.len());
         let Some(source) = found else {
@@ -132,17 +133,18 @@ pub(super) fn gone(url: &str) -> Error {
     Error::runtime(format!("expected the object {url}, but found nothing; virtual chunks of the store lie in it"))
 }
 
-/// Names the place of a value, as its version begins. A file with virtual chunks may change, so the file's version follows.
+/// Returns the place of a value as text: object, offset and length. The value's version begins with it. Files with
+/// virtual chunks may change, so for them the file's version follows.
 pub(super) fn place(extent: &Extent) -> String {
     format!("{} {} {}", extent.object, extent.offset, extent.len)
 }
 
-/// The version of a value at this place, in a file of that version.
+/// Returns the version of a value: its place, and the version of its file. `None` if the file has none.
 fn version_at(place: &str, of_file: Option<Arc<str>>) -> Option<Arc<str>> {
     Some(format!("{place}\n{}", of_file?).into())
 }
 
-/// Awaits a future of `store` in a task. One of a local store blocks, so other threads take over the tasks that wait.
+/// Awaits a future of `store` in a task. A local store's future blocks, so other threads take over the tasks that wait.
 async fn complete<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
     match store.runtime() {
         Some(_) => future.await,
@@ -150,8 +152,8 @@ async fn complete<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The version of a file that a reference describes by a tag, or by a date that it isn't changed after (in seconds since
-/// 1970; 0: any).
+/// Returns the version that a reference demands of a file: its tag, or a date after which it must not have changed (in
+/// seconds since 1970). Without a tag and with date 0, any version will do: `None`.
 pub(super) fn version_of(tag: Option<&str>, date: u32) -> Option<Arc<str>> {
     match (tag, date) {
         (Some(tag), _) if tag.starts_with('"') || tag.starts_with("W/") => Some(tag.into()),

@@ -1,4 +1,4 @@
-//! Data types and fill values as metadata spells them, and what is refused.
+//! Parsing of data types and fill values in metadata, and their errors.
 
 use serde_json::json;
 
@@ -147,7 +147,7 @@ fn fill_values_keep_their_bits() {
         (json!("inf"), "int32"),
         (json!("many"), "float64"),
         (json!(""), "float64"),
-        // True for zarr-python.
+        // zarr-python reads these as True.
         (json!("false"), "bool"),
         (json!("0"), "bool"),
         (json!(""), "bool"),

@@ -1,7 +1,8 @@
-//! Tables that the host handed to the library, by name. An argument is text, so a host keeps a table here and names it.
+//! Tables that the host gives to the library, by name. Arguments are text, so the host keeps a table here and passes
+//! its name.
 //!
-//! A table lives until it is released and no reader uses it any more. Names hold the number of the process: a pipeline that
-//! is sent to another process can't take its tables along.
+//! A table lives until it is released and no reader uses it any more. The name contains the process number, because a
+//! pipeline that is sent to another process can't take its tables along.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Element, Table};
 use crate::error::{Error, Result};
 
-/// What the names of kept tables begin with.
+/// The prefix of the names of kept tables.
 const PREFIX: &str = "table:";
 
-/// A table of any type.
+/// A table of either element type.
 #[derive(Clone, Debug)]
 pub enum AnyTable {
-    /// Of starts.
+    /// A table of starts.
     Int64(Arc<Table<i64>>),
-    /// Of weights.
+    /// A table of weights.
     Float64(Arc<Table<f64>>),
 }
 
@@ -34,29 +35,29 @@ impl AnyTable {
 static TABLES: Mutex<BTreeMap<String, AnyTable>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Keeps a table; gives the name by which arguments call it.
+/// Keeps a table, and returns the name that arguments use for it.
 pub fn keep(table: AnyTable) -> String {
     let name = format!("{PREFIX}{}:{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     TABLES.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), table);
     name
 }
 
-/// Forgets a table. Readers that were opened with it keep it as long as they run. Nothing happens if there is none of this name.
+/// Releases a table. Readers that were opened with it still hold it. Does nothing if there is no table of this name.
 pub fn release(name: &str) {
     let table = TABLES.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-    // Freed without the lock.
+    // The memory is freed after the lock is released.
     drop(table);
 }
 
-/// Whether a text is the name of a kept table.
+/// Whether `text` has the form of a kept table's name.
 pub(crate) fn is_name(text: &str) -> bool {
     text.starts_with(PREFIX)
 }
 
-/// The table of a name.
+/// Returns the table of a name.
 ///
 /// # Errors
-/// If there is none, or it has another type.
+/// If there is no such table, or it has another element type.
 pub(crate) fn find<T: Element>(name: &str) -> Result<Arc<Table<T>>> {
     let found = TABLES.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
     let Some(found) = found else {

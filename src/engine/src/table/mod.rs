@@ -1,8 +1,8 @@
-//! Tables that say which samples there are (`starts`) or how often each comes (`weights`): numbers in memory, with a hash that
-//! stands for them in checkpoints.
+//! Tables of numbers in memory: the starts of samples (`starts`) or how often each sample comes (`weights`). A
+//! checkpoint has a hash of a table instead of its values.
 //!
-//! A table comes from a file of NumPy ([`npy`]), from a Zarr array (read by [`crate::reader`]), or from the host's memory
-//! ([`kept`]). It is held once, whoever uses it.
+//! A table comes from a NumPy file ([`npy`]), from a Zarr array (read by [`crate::reader`]), or from the host's memory
+//! ([`kept`]). It is in memory once, even if several readers use it.
 
 pub mod kept;
 mod npy;
@@ -13,17 +13,17 @@ use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::memory::{Machine, shown};
 
-/// A type of element: 8 bytes.
+/// A type of table elements, of 8 bytes.
 pub trait Element: Copy + Send + Sync + 'static {
-    /// Its name in NumPy.
+    /// The type's name in NumPy.
     const NAME: &'static str;
-    /// Its letter and size in the headers of `.npy` files.
+    /// The type's letter and size in headers of `.npy` files.
     const NPY: &'static str;
-    /// From its bytes, the lowest first.
+    /// Makes an element from its bytes in little-endian order.
     fn from_le(bytes: [u8; 8]) -> Self;
-    /// Its bits.
+    /// Returns the element's bits.
     fn bits(self) -> u64;
-    /// A table of it, among tables of any type.
+    /// Returns the table in `table` if its elements have this type.
     fn of_any(table: &kept::AnyTable) -> Option<&std::sync::Arc<Table<Self>>>;
 }
 
@@ -55,7 +55,7 @@ impl Element for f64 {
     }
 }
 
-/// Rows of numbers.
+/// A table of numbers, stored row by row.
 #[derive(Debug)]
 pub struct Table<T> {
     values: Vec<T>,
@@ -64,7 +64,7 @@ pub struct Table<T> {
 }
 
 impl<T: Element> Table<T> {
-    /// A table of these values, row by row.
+    /// Makes a table from its values, row by row.
     ///
     /// # Errors
     /// If the values aren't whole rows.
@@ -76,44 +76,46 @@ impl<T: Element> Table<T> {
         Ok(Self { values, columns, digest })
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.values.len() / self.columns
     }
 
-    /// Values in each row, at least 1.
+    /// Returns the number of values in a row, at least 1.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// One row.
+    /// Returns a row.
     ///
     /// # Panics
-    /// If there are no more than `row` rows.
+    /// If `row` isn't less than the number of rows.
     pub fn row(&self, row: usize) -> &[T] {
         &self.values[row * self.columns..(row + 1) * self.columns]
     }
 
-    /// All values, row by row.
+    /// Returns all values, row by row.
     pub fn values(&self) -> &[T] {
         &self.values
     }
 
-    /// A text that stands for all values, 128 bits of hash. It never changes from one version to another.
+    /// Returns a hash of 128 bits of the values and the shape, as text. It must never change between versions, because
+    /// checkpoints have it.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Bytes of memory.
+    /// Returns the memory of the values in bytes.
     pub fn bytes(&self) -> u64 {
         8 * self.values.capacity() as u64
     }
 }
 
-/// An empty list with room for `count` values.
+/// Makes an empty list with room for `count` values. `limit` is the number of bytes that the user's memory limit
+/// leaves, `None` if there is no limit.
 ///
 /// # Errors
-/// If the process may not have so much memory: `limit` is what the user's limit leaves, if there is one.
+/// If the memory is more than `limit`, more than the machine has, or can't be allocated.
 pub(crate) fn room<T>(count: u64, limit: Option<u64>) -> Result<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>() as u64);
     if let Some(limit) = limit.filter(|&limit| bytes > limit) {

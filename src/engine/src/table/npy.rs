@@ -1,8 +1,9 @@
-//! Tables in files of NumPy's format (`.npy`): <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
+//! Reads tables from files in NumPy's format (`.npy`):
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 //!
-//! A magic string and a version are followed by the header's length and the header: a dictionary as Python writes it, with
-//! the type, the shape and whether columns are contiguous. Then come the values. Only tables of one type are read, and only
-//! files whose length is that of their shape: the header is never believed before that.
+//! A file has a magic string, a version, the header's length, the header and the values. The header is a Python
+//! dictionary with the type, the shape and whether columns are contiguous. The type must be the expected one. No memory
+//! is taken for the values before the file's length was found to match the header's shape.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +13,12 @@ use super::{Element, Table, room};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Limit on the bytes of a header. NumPy's are 128.
+/// Limit on the bytes of a header. NumPy's headers have 128.
 const MAX_HEADER: usize = 1 << 16;
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Debug, PartialEq, Eq)]
 struct Header<'a> {
     descr: &'a str,
@@ -25,15 +26,16 @@ struct Header<'a> {
     shape: Vec<u64>,
 }
 
-/// The table in a file: of two dimensions, or of one, which makes one column.
+/// Reads the table in a file. It has two dimensions, or one, which gives a single column. `limit` is the number of
+/// bytes that the user's memory limit leaves, `None` if there is no limit.
 ///
 /// # Errors
-/// If it can't be read, isn't such a file, or isn't such a table; if it doesn't fit in memory (`limit` is what the user allows).
+/// If the file can't be read, isn't valid, has another type or shape, or the table doesn't fit in memory.
 pub(crate) fn read_npy<T: Element>(path: &Path, limit: Option<u64>) -> Result<Table<T>> {
     let named = |e: Error| Error::new(e.kind(), format!("{}: {}", path.display(), e.message()));
     let failed = |e: &std::io::Error| Error::value(format!("can't be read: {e}"));
     let open = || -> Result<(File, u64)> {
-        // A FIFO would wait for its writer for ever.
+        // Opening a FIFO would wait for its writer forever.
         let metadata = std::fs::metadata(path).map_err(|e| failed(&e))?;
         if !metadata.is_file() {
             return Err(Error::value("expected a file of NumPy's format, but found none: it is a folder or a device"));
@@ -44,11 +46,11 @@ pub(crate) fn read_npy<T: Element>(path: &Path, limit: Option<u64>) -> Result<Ta
     table(&mut file, len, limit).map_err(named)
 }
 
-/// The table in `len` bytes.
+/// Reads the table in a file of `len` bytes.
 fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Result<Table<T>> {
     let mut start = [0; 12];
     let mut got = 0;
-    // Version 1 has a length of 2 bytes, later ones of 4.
+    // The header's length has 2 bytes in version 1, and 4 in later versions.
     read_exact(from, &mut start[..10], &mut got)?;
     if start[..6] != *MAGIC {
         return Err(Error::value(format!(
@@ -109,7 +111,7 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
         )));
     };
     let mut out = room(values, limit)?;
-    // Fortran order: one column after the other.
+    // In Fortran order the file has one column after the other.
     let by_column = header.fortran_order && rows > 1 && columns > 1;
     if by_column {
         out.resize(values as usize, T::from_le([0; 8]));
@@ -128,7 +130,7 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
         let found = piece[..n].as_chunks::<8>().0.iter().map(|&bytes| order(bytes));
         if by_column {
             let before = values - left / 8;
-            // `room` has reserved as many as there are.
+            // `out` already has all values, so each is set at its place.
             found.zip(before..).for_each(|(value, i)| out[((i % rows) * columns + i / rows) as usize] = value);
         } else {
             out.extend(found);
@@ -139,7 +141,7 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
     Table::new(out, if values == 0 { columns.max(1) } else { columns })
 }
 
-/// Fills `to`; `got` counts the bytes that were read.
+/// Fills `to`, and adds the bytes read to `got`.
 fn read_exact(from: &mut impl Read, to: &mut [u8], got: &mut u64) -> Result<()> {
     match from.read_exact(to) {
         Ok(()) => {
@@ -153,7 +155,7 @@ fn read_exact(from: &mut impl Read, to: &mut [u8], got: &mut u64) -> Result<()> 
     }
 }
 
-/// A header, e.g. `{'descr': '<i8', 'fortran_order': False, 'shape': (3, 4), }`; `None` if it isn't one.
+/// Parses a header, e.g. `{'descr': '<i8', 'fortran_order': False, 'shape': (3, 4), }`. `None` if it isn't valid.
 fn parse(text: &str) -> Option<Header<'_>> {
     let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
     let (mut descr, mut fortran_order, mut shape) = (None, None, None);
@@ -188,7 +190,7 @@ fn parse(text: &str) -> Option<Header<'_>> {
     Some(Header { descr: descr?, fortran_order: fortran_order?, shape: shape? })
 }
 
-/// A string of Python's without escapes, and what follows it.
+/// Returns the Python string without escapes at the start of `text`, and the text after it.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     text[1..].split_once(quote)
@@ -268,7 +270,7 @@ mod tests {
         assert!(read::<i64>(&long).is_err());
     }
 
-    /// Any bytes end in a table or an error.
+    /// Damaged files give a table or an error.
     #[test]
     fn damaged_headers_are_errors() {
         let good = file("<i8", false, "(3, 2)", &data(6, false), 1);

@@ -1,8 +1,8 @@
 //! Random worlds for the scheduler: random data sets, readers and memory limits, each run once in
 //! [`crate::scheduler::simulation`], which checks what the scheduler promises.
 //!
-//! A world is a function of its seed: the same seed gives the same world again. It stands above the reader, because readers
-//! are prepared and their memory is divided as for users.
+//! A world is a function of its seed: the same seed gives the same world again. This module stands above the reader,
+//! because it prepares readers and divides their memory as for users.
 
 mod stores;
 
@@ -17,12 +17,12 @@ use crate::random::key;
 use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
 use stores::Prepared;
 
-/// Worlds that share their readers: to prepare a reader costs as much as some worlds.
+/// Number of consecutive seeds whose worlds share their readers: to prepare a reader takes as long as some worlds.
 const SHARED: u64 = 1 << 13;
-/// Readers that these choose from.
+/// Number of readers from which these worlds choose.
 const READERS: usize = 96;
 
-/// The readers of a world's group.
+/// Prepares the readers for the worlds that share them with the world of `seed`.
 fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
     let mut random = Random::new(key(&[seed / SHARED]));
     let mut readers = Vec::with_capacity(READERS);
@@ -37,7 +37,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let mut random = Random::new(seed);
     let reader = &readers[random.below(readers.len() as u64) as usize];
     let (opened, chunk_index) = (&reader.opened, &reader.opened.chunk_index);
-    // From the least memory to plenty.
+    // Draws a limit: the least that is possible, up to twice that, or several times that.
     let mut more = |least: u64| match random.below(3) {
         0 => least,
         1 => least + random.below(least),
@@ -63,17 +63,17 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
 /// A world that broke a promise.
 #[derive(Debug)]
 pub struct Failure {
-    /// The world.
+    /// The seed of the world.
     pub seed: u64,
-    /// What was broken.
+    /// A description of what was broken.
     pub what: String,
 }
 
-/// Runs the worlds of these seeds on so many threads. Ends at the first failure. In `unusual` worlds some chunks are
+/// Runs the worlds of these seeds on `threads` threads. Ends at the first failure. In `unusual` worlds some chunks are
 /// oversized, and some stores tell where chunks lie in larger objects.
 ///
 /// # Errors
-/// The failure.
+/// The first failure.
 pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Failure> {
     let next = AtomicU64::new(seeds.start / SHARED);
     let failed = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Random data sets and readers of them: metadata only, in memory.
+//! Random data sets and readers of them. Only the metadata exist, in memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,27 +14,28 @@ use crate::scheduler::simulation::random::Random;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
-/// A store that holds documents, and tells where the chunks of arrays lie.
+/// A store that holds metadata documents, and tells where the chunks of arrays lie.
 struct Documents {
     documents: HashMap<String, Vec<u8>>,
     latency: Latency,
-    /// By the arrays' names.
+    /// For each array, by its name, where its chunks lie.
     places: HashMap<String, Places>,
 }
 
 /// Where the chunks of an array lie.
 #[derive(Clone, Copy)]
 enum Places {
-    /// Each has a key of its own.
+    /// Each chunk has a key of its own.
     Keys,
-    /// Most are ranges of a few objects: so many bytes each, with so many between them.
+    /// Most chunks are ranges of a few objects: the bytes of each chunk, and the bytes between two neighbours.
     Ranges(u64, u64),
-    /// An index must be read before that is known, and then they have keys of their own.
+    /// The store must read an index before it knows where chunks lie. It then finds that each has a key of its own.
     Indexed,
 }
 
 impl Documents {
-    /// The places of the array that a chunk's key is of, and a number for the chunk: neighbours have near ones.
+    /// Returns where the chunks of a key's array lie, and a number for the key's chunk. Chunks near each other have
+    /// numbers near each other.
     fn places(&self, key: &str) -> Option<(Places, u64)> {
         let (array, chunk) = key.split_once("/c/")?;
         let number = chunk.split('/').filter_map(|c| c.parse().ok()).fold(0u64, |n, c: u64| 5 * n + c);
@@ -74,7 +75,7 @@ impl Store for Documents {
     }
     fn locate(&self, key: &str) -> Option<Extent> {
         let (Places::Ranges(len, gap), number) = self.places(key)? else { return None };
-        // One in eight is inline, or all of a file.
+        // One chunk in eight has no range, as if it were inline or all of a file.
         let object = || format!("object {}", number % 16 / 12).into();
         (number % 8 != 3).then(|| Extent { object: object(), version: None, offset: number * (len + gap), len })
     }
@@ -84,19 +85,19 @@ impl Store for Documents {
     }
 }
 
-/// A reader whose metadata were read.
+/// A reader that has read its metadata.
 pub(super) struct Prepared {
     pub spec: Spec,
     pub opened: Opened,
-    /// The least memory that it runs with.
+    /// The least memory with which it runs.
     pub smallest: Limits,
 }
 
 impl Prepared {
-    /// A random reader of a random data set; with `unusual`, of stores that tell where chunks lie in larger objects, too.
+    /// Makes a random reader of a random data set. With `unusual`, some stores tell where chunks lie in larger objects.
     ///
     /// # Errors
-    /// If its arguments don't fit together: then another one is drawn.
+    /// If its arguments don't fit together. The caller then draws another one.
     pub fn random(random: &mut Random, unusual: bool) -> Result<Self> {
         let steps = 1 + random.below(24);
         let width = 1 + random.below(3) * random.below(600);
@@ -159,9 +160,9 @@ impl Prepared {
     }
 }
 
-/// The metadata of an array along `t` (or without it) and `x`.
+/// Makes the metadata of an array along `t` (if there are `steps`) and `x`.
 fn array(random: &mut Random, steps: Option<u64>, width: u64) -> serde_json::Value {
-    // Some chunks are so large that threads copy them to the device.
+    // Some chunks are so large that the threads that read them also copy them to the device.
     let width = if random.chance(0.05) { 70_000 } else { width };
     let (mut shape, mut chunks, mut names) = (vec![width], vec![1 + random.below(width)], vec!["x"]);
     if width == 70_000 {

@@ -1,5 +1,5 @@
-//! What fuzzing found worth keeping, put through the same functions again. `tests/corpus` holds a minimised corpus for each
-//! target, with the inputs of every failure that there was.
+//! Runs the functions that are fuzzed with the inputs that fuzzing has kept. `tests/corpus` holds a minimised corpus
+//! for each target, with the inputs of all failures that were found.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn replay(target: &str, run: fn(&[u8])) {
         inputs += 1;
     }
     assert!(inputs >= 20, "{}: expected a corpus, found {inputs} files", folder.display());
-    // Too short for an input.
+    // Inputs that are too short for any target.
     run(&[]);
     run(&[3, 0]);
 }

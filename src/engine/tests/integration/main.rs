@@ -1,4 +1,4 @@
-//! Tests of the engine from outside. One binary, because each links everything again.
+//! Tests of the engine from outside. They are one binary, because each test binary links everything again.
 
 mod corpus;
 mod module_order;

@@ -1,10 +1,10 @@
-//! No module imports from one above it. The order is written once, in DESIGN.md; this test reads it there.
+//! Checks that no module imports from a module above it. The order is written in DESIGN.md only, and read from there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The lists of DESIGN.md: under which folder each orders the modules (empty: the crate), and the modules, lowest first. Those on
-/// one line don't import from each other.
+/// Returns the lists of DESIGN.md. Each has the folder whose modules it orders (empty: the crate), and rows of modules,
+/// lowest first. Modules in one row don't import from each other.
 fn orders() -> Vec<(String, Vec<Vec<String>>)> {
     let text = include_str!("../../DESIGN.md");
     let mut orders = Vec::new();
@@ -18,7 +18,7 @@ fn orders() -> Vec<(String, Vec<Vec<String>>)> {
     orders
 }
 
-/// The files of a folder and of those inside it that aren't tests.
+/// Adds the Rust files of a folder and its subfolders to `found`, except tests.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -34,7 +34,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a file: without comments, and without modules that are compiled for tests only.
+/// Returns the code of a file, without comments and without modules that are compiled for tests only.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -51,7 +51,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The names after `prefix` in `code`: of one item, or of several in braces.
+/// Returns the names after each `prefix` in `code`: one name, or all names in a list in braces.
 fn names_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut names = Vec::new();
     for (at, _) in code.match_indices(prefix) {
@@ -83,7 +83,7 @@ fn names_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
     names
 }
 
-/// The path of a file's module inside the crate.
+/// Returns the path of a file's module inside the crate.
 fn module_of(file: &Path) -> Vec<String> {
     let mut path: Vec<String> = file.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
     let last = path.pop().unwrap();
@@ -93,7 +93,7 @@ fn module_of(file: &Path) -> Vec<String> {
     path
 }
 
-/// The modules of the folder `parent` (a path inside the crate) that the code of `module` names.
+/// Returns the modules of the folder `parent` (a path inside the crate) that `code`, the code of `module`, names.
 fn imports<'a>(code: &'a str, module: &[String], parent: &[String]) -> Vec<&'a str> {
     let joined: String = parent.iter().map(|name| format!("{name}::")).collect();
     let mut names = names_after(code, &format!("crate::{joined}"));
@@ -117,7 +117,7 @@ fn no_module_imports_from_one_above_it() {
         for file in files {
             let short = file.strip_prefix(&root).unwrap();
             let module = module_of(short);
-            // The file of the folder itself may use all modules in it.
+            // The file of the folder itself (`mod.rs`, `lib.rs`) may use all modules in it.
             let Some(own) = module.get(parent.len()) else { continue };
             let Some(row) = row_of(own) else {
                 wrong.push(format!("{}: the module {own} isn't in the order", short.display()));

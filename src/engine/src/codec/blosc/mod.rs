@@ -1,7 +1,7 @@
 //! Blosc 1 chunks on the CPU, by c-blosc: all of its compressors and shuffles.
 //!
-//! Specification: c-blosc's README_CHUNK_FORMAT. `unsafe` is allowed here: c-blosc is called with
-//! buffers whose lengths it is given.
+//! Specification: c-blosc's README_CHUNK_FORMAT. `unsafe` is allowed here for the calls of c-blosc, which gets buffers
+//! with their lengths.
 
 #![allow(unsafe_code)]
 
@@ -10,33 +10,39 @@ pub(super) mod streams;
 use super::{damaged as damaged_data, wrong_size};
 use crate::error::{Error, Result};
 
-/// Blocks up to this size are decoded, and larger ones only where metadata ask for them: c-blosc takes up to three times as
-/// much for itself, which must be known before a chunk is read. Those that it chooses on its own have 2 MiB at the most.
+/// Largest block in bytes that is decoded, unless the metadata ask for larger blocks. c-blosc takes up to three times
+/// the block size as working memory, which must be known before a chunk is read. Blocks that c-blosc chooses itself
+/// have at most 2 MiB.
 const MAX_BLOCK: usize = 16 << 20;
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 const HEADER: usize = 16;
 
-/// The least block that c-blosc chooses on its own.
+/// Smallest block in bytes that c-blosc chooses itself.
 const MIN_BLOCK: usize = 16 << 10;
 
-/// The most bytes to which writers in use encode `decoded` bytes; `asked` is the size of blocks in the metadata, 0 if they give none.
+/// Returns the most bytes that known writers encode `decoded` bytes to. `asked` is the block size in the metadata, 0 if
+/// they give none.
 pub(super) fn usual_encoded_bytes(decoded: usize, asked: usize) -> usize {
-    // What doesn't shrink is stored: by most writers as a whole behind the header, by others (GDAL) stream by stream. Then each block
-    // has an offset before it, and each of its streams (16 at most, of at least 128 bytes) a length.
+    // Data that doesn't shrink is stored uncompressed. Most writers store it as a whole after the header, others (GDAL)
+    // stream by stream. Then each block has an offset, and each of its streams (at most 16, of at least 128 bytes) a
+    // length.
     let block = if asked == 0 { MIN_BLOCK } else { asked.max(128) };
     let streams = (block.min(decoded) / 128).clamp(1, 16);
     let each = 4 + 4 * streams;
     decoded.saturating_add(HEADER).saturating_add((decoded / block + 1).saturating_mul(each))
 }
 
-/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most; `asked` is as above.
+/// Returns the most working memory in bytes for decoding a chunk of `decoded` bytes, without its output. `asked` is the
+/// block size in the metadata, 0 if they give none.
 pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
     decoded.min(asked.max(MAX_BLOCK)).saturating_mul(3).saturating_add(64 << 10)
 }
 
-/// The decoded size of Blosc data, from its header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15,
-/// both little-endian.
+/// Returns the decoded size that the header gives: a little-endian number in bytes 4 to 7.
+///
+/// # Errors
+/// If the data are shorter than the header, or than the encoded size in its bytes 12 to 15.
 pub(super) fn decoded_size(encoded: &[u8]) -> Result<usize> {
     let field = |at: usize| encoded.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
     let (Some(decoded), Some(size)) = (field(4), field(12)) else {
@@ -54,7 +60,7 @@ pub(super) fn decoded_size(encoded: &[u8]) -> Result<usize> {
     Ok(decoded)
 }
 
-/// Fills `out` from the chunk in `encoded`; `asked` as for [`working_bytes`].
+/// Fills `out` from the chunk in `encoded`. `asked` is the block size in the metadata, 0 if they give none.
 pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()> {
     let Some(header) = encoded.first_chunk::<HEADER>() else {
         return Err(damaged(encoded.len(), "the data ends within the header"));
@@ -84,7 +90,8 @@ pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()>
     if out.is_empty() {
         return Ok(());
     }
-    // SAFETY: the source holds as many bytes as its validated header says; the output's length is passed on.
+    // SAFETY: the source has at least the encoded bytes that its validated header gives; the output's length is passed
+    // on.
     let written =
         unsafe { blosc_src::blosc_decompress_ctx(encoded.as_ptr().cast(), out.as_mut_ptr().cast(), out.len(), 1) };
     match usize::try_from(written) {

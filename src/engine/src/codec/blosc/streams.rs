@@ -1,21 +1,21 @@
 //! Blosc 1 chunks (the format of c-blosc's `README_CHUNK_FORMAT.rst`; what it leaves open is as c-blosc 1.21 does it).
 //! Written by: zarr's `blosc` codec, numcodecs' Blosc.
 //!
-//! A chunk is split into its streams. Each is data of the inner compressor that decodes to a known place. The decoded
-//! bytes lie in the order of [`BloscStreams::layout`], which the assembling kernel undoes while it reads. Only the
-//! header and the table of streams are read here.
+//! A chunk is split into its streams. Each stream is data of the inner compressor, and decodes to a known range of the
+//! decoded chunk. The decoded bytes are shuffled as [`BloscStreams::layout`] says; the assembling kernel undoes that
+//! while it reads. This module reads only the header, the table of blocks and the lengths of the streams.
 
 use dali_zarr_kernels::{Layout, Shuffle};
 
 use crate::codec::stream::{Walk, bytes};
 
-/// Bytes of the header, after which the table of blocks or the bytes of a plain copy follow.
+/// Length of the header in bytes. The table of blocks, or the bytes of a plain copy, follow it.
 const HEADER: usize = 16;
-/// c-blosc's own limit, which leaves room for three blocks in an `int`.
+/// c-blosc's own limit on a block, in bytes: the size of three blocks must fit an `int`.
 const MAX_BLOCK: usize = (i32::MAX as usize - 255 * 4) / 3;
-/// Blocks whose elements have more bytes are never split.
+/// Largest element size in bytes for which blocks are split into streams.
 const MAX_SPLITS: usize = 16;
-/// Blocks are split only into streams of at least as many bytes.
+/// Shortest stream in bytes into which a block is split.
 const MIN_SPLIT: usize = 128;
 
 const SHUFFLED: u8 = 1;
@@ -24,10 +24,11 @@ const BIT_SHUFFLED: u8 = 4;
 const RESERVED: u8 = 8;
 const UNSPLIT: u8 = 16;
 
-/// The most streams of a chunk that the GPU is given: one for each KiB, beside those of one short, split block.
+/// Returns the most streams that a chunk for the GPU may have: one for each KiB, and 32 more for short split blocks.
 ///
-/// A stream costs the decoder a warp and some 50 bytes of tables, however short it is, and a chunk may claim one for
-/// each of its bytes. c-blosc's own choice of block sizes gives streams of 16 KiB and more, unless the chunk is smaller.
+/// A stream costs the decoder a warp and about 50 bytes of tables, however short it is, and a damaged chunk may claim
+/// one stream for each byte. The block sizes that c-blosc chooses give streams of 16 KiB and more, unless the chunk is
+/// smaller.
 pub const fn max_streams(decoded_len: usize) -> usize {
     2 * MAX_SPLITS + decoded_len / 1024
 }
@@ -35,9 +36,9 @@ pub const fn max_streams(decoded_len: usize) -> usize {
 /// The inner compressor of a chunk's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Inner {
-    /// A raw LZ4 block, without a size before it.
+    /// An LZ4 block, without a size before it.
     Lz4,
-    /// A raw Snappy block, which begins with its decoded length.
+    /// A Snappy block, which begins with its decoded length.
     Snappy,
     /// A zlib stream, RFC 1950.
     Zlib,
@@ -45,37 +46,37 @@ pub enum Inner {
     Zstd,
 }
 
-/// One stream. All of it lies in the chunk, and its output in that of the chunk.
+/// One stream. Its input lies within the chunk, and its output within the decoded chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BloscStream {
-    /// First byte in the chunk, at any alignment.
+    /// Offset in the chunk in bytes, at any alignment.
     pub src_offset: u32,
-    /// Bytes in the chunk, at least 1.
+    /// Encoded length in bytes, at least 1.
     pub src_len: u32,
-    /// First byte in the decoded chunk.
+    /// Offset in the decoded chunk in bytes.
     pub dst_offset: u32,
-    /// Bytes that it has to decode to, at least 1.
+    /// Length in bytes that the stream must decode to, at least 1.
     pub dst_len: u32,
-    /// Stored as it is, to be copied: `src_len` equals `dst_len`.
+    /// Whether the bytes are stored uncompressed and only need a copy. Then `src_len` equals `dst_len`.
     pub raw: bool,
 }
 
-/// A chunk that the GPU may decode, if its streams are sound.
+/// The streams of a chunk for the GPU. The header is checked; the content of the streams is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BloscStreams {
-    /// The compressor of the streams that aren't raw; `None`: all are.
+    /// The compressor of the streams that aren't raw. `None` if the chunk is a plain copy.
     pub codec: Option<Inner>,
-    /// In the order of their outputs, which cover the decoded chunk without gaps and don't overlap. At most
-    /// [`max_streams`].
+    /// At most [`max_streams`] streams, in the order of their outputs. The outputs cover the decoded chunk without gaps
+    /// or overlaps.
     pub streams: Vec<BloscStream>,
-    /// The order of the decoded bytes.
+    /// How the decoded bytes are shuffled.
     pub layout: Layout,
 }
 
 /// Splits `chunk`, which must decode to `decoded_len` bytes.
 ///
 /// # Errors
-/// Why the CPU has to decode it, as the end of a sentence.
+/// The reason why the CPU has to decode the chunk, as the end of a sentence.
 pub fn split(chunk: &[u8], decoded_len: usize) -> Result<BloscStreams, &'static str> {
     if decoded_len == 0 || decoded_len > i32::MAX as usize || chunk.len() > i32::MAX as usize {
         return Err("it is empty, or larger than a Blosc chunk can be");
@@ -144,7 +145,8 @@ impl Header {
         }
     }
 
-    /// Shuffles without effect count as none: of elements of one byte, and where a block is shorter than an element.
+    /// Returns the shuffle of the decoded bytes. Shuffles without effect count as none: byte shuffles of elements of
+    /// one byte, and any shuffle of a block that is shorter than an element.
     fn layout(&self, decoded_len: usize) -> Layout {
         let shuffle = match self.flags & (SHUFFLED | BIT_SHUFFLED) {
             SHUFFLED if self.typesize > 1 => Shuffle::Byte,
@@ -163,7 +165,7 @@ impl Header {
         }
     }
 
-    /// How many streams a block of the full size has.
+    /// Returns the number of streams in a block of the full size.
     fn splits(&self) -> usize {
         let split =
             self.flags & UNSPLIT == 0 && self.typesize <= MAX_SPLITS && self.blocksize / self.typesize >= MIN_SPLIT;
@@ -186,7 +188,7 @@ impl Header {
         let mut dst = 0;
         for block in 0..full + usize::from(last > 0) {
             let (splits, len) = if block < full { (splits, self.blocksize / splits) } else { (1, last) };
-            // Blocks are written by several threads: their starts follow no order.
+            // Several threads may write the blocks, so their offsets are in any order.
             let mut at = length(chunk, HEADER + 4 * block).ok_or(SHORT)?;
             for _ in 0..splits {
                 let src_len = length(chunk, at).filter(|&n| n > 0).ok_or(SHORT)?;
@@ -206,7 +208,7 @@ impl Header {
     }
 }
 
-/// The length or offset at `at`, which is signed in the format.
+/// Returns the length or offset stored at `at`. `None` if it is negative (the format has signed numbers) or cut off.
 fn length(chunk: &[u8], at: usize) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(bytes(chunk, at)?)).ok()
 }

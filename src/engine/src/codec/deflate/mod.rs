@@ -1,8 +1,8 @@
 //! gzip and zlib: Zarr's gzip codec, numcodecs' GZip and Zlib.
 //!
-//! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by zlib-rs, with checksums verified; on the GPU by
-//! this project's `dz_inflate`. As Python's readers: gzip data may have several members and zero bytes behind them, and what stands behind
-//! a zlib stream is not looked at.
+//! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by zlib-rs, which verifies checksums, and on the GPU by
+//! this project's `dz_inflate_*`. As in Python's modules, gzip data may have several members with zero bytes after
+//! each, and bytes after a zlib stream are ignored.
 
 pub(super) mod streams;
 
@@ -11,7 +11,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::{Compression, damaged, wrong_size};
 use crate::error::{Error, Result};
 
-/// Fills `out` from the members in `encoded`.
+/// Fills `out` from the gzip members in `encoded`.
 pub(super) fn decode_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     let (mut read, mut written) = (0, 0);
     loop {
@@ -25,7 +25,7 @@ pub(super) fn decode_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
 
-/// Checks that what stands behind members of gzip begins as one.
+/// Checks that `rest`, the bytes after a gzip member, begins with another member.
 ///
 /// # Errors
 /// If it doesn't.
@@ -39,13 +39,13 @@ pub(super) fn another_member(rest: &[u8]) -> Result<()> {
     )))
 }
 
-/// Fills `out` from the stream in `encoded`.
+/// Fills `out` from the zlib stream in `encoded`.
 pub(super) fn decode_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     let (_, written) = stream(Compression::Zlib, Decompress::new(true), (encoded, 0), (out, 0))?;
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
 
-/// Decodes the stream that begins at `encoded[begin]` to `out[from..]`; returns where it ended in both.
+/// Decodes the stream that begins at `encoded[begin]` to `out[from..]`. Returns its end in `encoded` and in `out`.
 fn stream(
     kind: Compression,
     mut decoder: Decompress,
@@ -53,7 +53,7 @@ fn stream(
     (out, from): (&mut [u8], usize),
 ) -> Result<(usize, usize)> {
     let expected = out.len();
-    // The decoder sees the end of a stream only when it is given room, also if no byte comes any more.
+    // The decoder reports the end of a stream only if its output buffer isn't empty, even if no more bytes follow.
     let mut spare = [0; 1];
     loop {
         let read = begin + decoder.total_in() as usize;

@@ -1,14 +1,15 @@
 //! Gzip members (RFC 1952) and zlib streams (RFC 1950), both around deflate (RFC 1951). Written by: zarr's `gzip` codec,
-//! numcodecs' GZip and Zlib. Decoded on the GPU: the raw deflate stream inside, by `dz_inflate_*`, which hold against
-//! damage by themselves.
+//! numcodecs' GZip and Zlib. The GPU decodes the raw deflate stream inside, with `dz_inflate_*`, which are safe for
+//! damaged data.
 //!
-//! Walked: the header, the trailer, and the deflate stream up to the first block that is entropy-coded, with that block's
-//! code lengths, so that plain damage has its precise error from the CPU. What follows shows only in decoding.
+//! The host reads the header, the trailer, and the deflate stream up to the first entropy-coded block, with that
+//! block's code lengths. If they are damaged, the CPU decodes the chunk and gives the precise error. Damage after that
+//! is found only by decoding.
 
 use crate::codec::bits::Bits;
 use crate::codec::stream::{Checksum, Stream, Walk, bytes};
 
-/// A match is 258 bytes at most and takes two bits at least: deflate can't expand more.
+/// The largest expansion of deflate: a match decodes to at most 258 bytes and takes at least two bits.
 const MAX_RATIO: usize = 1032;
 
 pub(in crate::codec) fn inspect_gzip(data: &[u8], decoded_len: usize) -> Walk<Stream> {
@@ -57,7 +58,8 @@ pub(in crate::codec) fn inspect_zlib(data: &[u8], decoded_len: usize) -> Walk<St
     Ok(Stream { start: 2, len: trailer - 2, checksum: Some(Checksum::Adler32(adler)) })
 }
 
-/// Stored blocks one after the other, up to the end or the first other block, RFC 1951 section 3.2.3.
+/// Checks the stored blocks, up to the end or the first block of another type (RFC 1951 section 3.2.3). Of that block
+/// it checks only the code lengths.
 fn blocks(data: &[u8], decoded_len: usize) -> Walk<()> {
     const SHORT: &str = "its deflate stream ends within a block's header";
     if data.len().saturating_mul(MAX_RATIO) < decoded_len {
@@ -91,7 +93,7 @@ fn blocks(data: &[u8], decoded_len: usize) -> Walk<()> {
     }
 }
 
-/// The code lengths of a dynamic block, section 3.2.7.
+/// Checks the code lengths of a dynamic block, section 3.2.7. `None` if they are invalid.
 fn codes(bits: &mut Bits<'_>) -> Option<()> {
     const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
     let literals = bits.read(5)? as usize + 257;
@@ -121,17 +123,17 @@ fn codes(bits: &mut Bits<'_>) -> Option<()> {
     if all.len() != literals + distances || literal[256] == 0 || unused(literal) != 0 {
         return None;
     }
-    // A single distance may have a code of one bit; and there may be none, where nothing is matched.
+    // A block with a single distance may give it a code of one bit. A block without matches may have no distance codes.
     let used = distance.iter().filter(|length| **length > 0).count();
     (unused(distance) == 0 || used == 0 || (used == 1 && distance.contains(&1))).then_some(())
 }
 
-/// How much of the space of 15-bit codes these lengths leave over; negative: they take too much.
+/// Returns how many of the 2^15 possible 15-bit codes these code lengths leave unused. Negative if they use too many.
 fn unused(lengths: &[u8]) -> i32 {
     (1 << 15) - lengths.iter().filter(|length| **length > 0).map(|&length| 1 << (15 - length)).sum::<i32>()
 }
 
-/// Takes one symbol of the code for code lengths, whose codes have 7 bits at most, bit by bit (section 3.2.2).
+/// Reads one symbol of the Huffman code for code lengths, bit by bit (section 3.2.2). Its codes have at most 7 bits.
 fn symbol(bits: &mut Bits<'_>, lengths: &[u8; 19]) -> Option<u8> {
     let (mut code, mut first) = (0, 0);
     for length in 1..=7 {

@@ -1,7 +1,7 @@
-//! numcodecs' AsType, Quantize, Delta and FixedScaleOffset, decoded: NumPy expressions over whole chunks.
+//! Decodes numcodecs' AsType, Quantize, Delta and FixedScaleOffset, which are NumPy expressions over whole chunks.
 //!
-//! Each has a type of encoded elements and one of decoded ones. Bit for bit what NumPy 2 gives; that depends on the type
-//! in which each operation is done, which is said where it is.
+//! Each codec has a type of encoded elements and a type of decoded elements. Results equal those of NumPy 2 bit for
+//! bit. They depend on the type in which each operation is computed; the functions below say which type that is.
 
 use half::f16;
 
@@ -11,7 +11,7 @@ use crate::codec::registry::Given;
 use crate::dtype::{DType, half_from_f64};
 use crate::error::Result;
 
-/// What is done to the elements of a chunk.
+/// The operation that decodes the elements of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Operation {
     /// `encoded.astype(decoded)`: AsType and Quantize.
@@ -22,7 +22,7 @@ pub(super) enum Operation {
     FixedScaleOffset {
         /// The divisor.
         scale: f64,
-        /// What is added.
+        /// The summand.
         offset: f64,
     },
 }
@@ -30,22 +30,23 @@ pub(super) enum Operation {
 /// An operation with its types.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::codec) struct Arithmetic {
-    /// What is done.
+    /// The operation that decodes.
     operation: Operation,
-    /// Of the elements that are read.
+    /// The type of encoded elements.
     encoded: Typed,
-    /// Of the elements that are written.
+    /// The type of decoded elements.
     decoded: Typed,
 }
 
 impl Arithmetic {
-    /// numcodecs' AsType.
+    /// Reads the configuration of numcodecs' AsType.
     pub(in crate::codec) fn astype(codec: &Given<'_>) -> Result<Self> {
         let (encoded, decoded) = (codec.typed("encode_dtype", None)?, codec.typed("decode_dtype", codec.own())?);
         Ok(Self { operation: Operation::Cast, encoded, decoded })
     }
 
-    /// numcodecs' Quantize; `None` if there is nothing to undo: what writers rounded stays rounded.
+    /// Reads the configuration of numcodecs' Quantize. `None` if both types are equal: rounding can't be undone, so
+    /// decoding has nothing to do.
     pub(in crate::codec) fn quantize(codec: &Given<'_>) -> Result<Option<Self>> {
         let (encoded, decoded) = Self::types(codec)?;
         if !decoded.dtype.is_float() || !encoded.dtype.is_float() {
@@ -54,20 +55,20 @@ impl Arithmetic {
         Ok((encoded != decoded).then_some(Self { operation: Operation::Cast, encoded, decoded }))
     }
 
-    /// numcodecs' Delta.
+    /// Reads the configuration of numcodecs' Delta.
     pub(in crate::codec) fn delta(codec: &Given<'_>) -> Result<Self> {
         let (encoded, decoded) = Self::types(codec)?;
         Ok(Self { operation: Operation::Delta, encoded, decoded })
     }
 
-    /// numcodecs' FixedScaleOffset.
+    /// Reads the configuration of numcodecs' FixedScaleOffset.
     pub(in crate::codec) fn fixed_scale_offset(codec: &Given<'_>) -> Result<Self> {
         let operation = Operation::FixedScaleOffset { scale: codec.number("scale")?, offset: codec.number("offset")? };
         let (encoded, decoded) = Self::types(codec)?;
         Ok(Self { operation, encoded, decoded })
     }
 
-    /// The types `astype` of encoded elements and `dtype` of decoded ones.
+    /// Returns the types of encoded elements (the field `astype`) and of decoded elements (`dtype`).
     fn types(codec: &Given<'_>) -> Result<(Typed, Typed)> {
         let decoded = codec.typed("dtype", codec.own())?;
         Ok((codec.typed("astype", Some(decoded))?, decoded))
@@ -107,7 +108,7 @@ impl Step for Arithmetic {
     }
 }
 
-/// NumPy sums in the type that both types promote to, and converts each sum.
+/// Decodes Delta. Like NumPy, sums in the type to which both types promote, and converts each sum to `to`.
 fn delta(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
     let wide = promote(from, to);
     if wide == from {
@@ -136,7 +137,8 @@ fn delta(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
     }
 }
 
-/// Floats are computed with as they are (float16 through float32, each result rounded); all else becomes float64.
+/// Decodes FixedScaleOffset. Encoded float16 and float32 are computed in their own type (float16 through float32, each
+/// result rounded to float16), all other types in float64.
 fn scaled(from: DType, input: &[u8], to: DType, out: &mut [u8], scale: f64, offset: f64) {
     match from {
         DType::F16 => {

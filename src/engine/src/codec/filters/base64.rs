@@ -1,7 +1,7 @@
-//! numcodecs' Base64 (RFC 4648, the standard alphabet), as Python's `base64.standard_b64decode` reads it: what isn't of the alphabet,
-//! such as an end of a line, is skipped, and nothing is looked at behind the padding.
+//! numcodecs' Base64 (RFC 4648, the standard alphabet), read as by Python's `base64.standard_b64decode`: characters
+//! outside the alphabet, such as line ends, are skipped, and everything after the padding is ignored.
 
-/// The value of a character of the alphabet.
+/// Returns the value of a character, or `None` if it isn't in the alphabet.
 fn digit(byte: u8) -> Option<u8> {
     Some(match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -13,7 +13,8 @@ fn digit(byte: u8) -> Option<u8> {
     })
 }
 
-/// Decodes to the front of `out`; the bytes that there are, of which `out` has the first ones if they are more.
+/// Decodes `encoded` to the start of `out`, and returns the number of decoded bytes. If they don't fit `out`, it gets
+/// the first ones, and the others are only counted.
 ///
 /// # Errors
 /// If the text ends within a group of four characters.

@@ -1,9 +1,9 @@
-//! Zarr v3's `cast_value`, decoded.
+//! Decodes Zarr v3's `cast_value`.
 //!
-//! Specification: zarr-extensions. It converts numbers, not bits, by rules that the metadata give: a map of single values first,
-//! then the same value if the type has it, then rounding and a rule for what is out of range; what none of them covers is an
-//! error. Infinities are clamped to integers as the implementation behind zarr-python does, which the specification's text
-//! leaves open.
+//! Specification: zarr-extensions. The codec converts numbers, not bits. The rules are tried in this order: a map of
+//! single values, the same value if the type has it, rounding, and a rule for values out of range. A value that no rule
+//! covers is an error. With "clamp", infinities become the smallest or largest integer: the specification's text leaves
+//! this open, and the implementation behind zarr-python does so.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ enum Number {
     },
 }
 
-/// How what lies between two values is rounded.
+/// How a number between two values of the type is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rounding {
     NearestEven,
@@ -39,7 +39,7 @@ enum Rounding {
     TowardsNegative,
 }
 
-/// What becomes of a value that is out of range.
+/// The rule for values that are out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutOfRange {
     Error,
@@ -50,21 +50,21 @@ enum OutOfRange {
 /// `cast_value`, in the direction of decoding.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::codec) struct CastValue {
-    /// Of the elements that are read.
+    /// The type of encoded elements.
     pub encoded: DType,
-    /// Of the elements that are written.
+    /// The type of decoded elements.
     pub decoded: DType,
     rounding: Rounding,
     out_of_range: OutOfRange,
-    /// From bits to bits.
+    /// Pairs of an encoded value and its decoded value, as the bits of their types.
     map: Vec<(u64, u64)>,
 }
 
 impl CastValue {
-    /// Reads the configuration of the codec for elements that decode to `decoded`.
+    /// Reads the configuration of the codec. `decoded` is the type of decoded elements.
     ///
     /// # Errors
-    /// If it isn't one, or has a type that DALI hasn't.
+    /// If the configuration is invalid, or has a type that DALI doesn't have.
     pub(in crate::codec) fn parse(configuration: &Map<String, Value>, decoded: DType) -> Result<Self> {
         const NAME: &str = "cast_value";
         let wrong = |field: &str, expected: &str| {
@@ -173,7 +173,7 @@ impl CastValue {
                 } else if exponent < 64 {
                     u128::from(magnitude) << exponent
                 } else {
-                    // A multiple of 2^64 that is out of range.
+                    // The value is a multiple of 2^64 and out of range.
                     return match self.out_of_range {
                         OutOfRange::Wrap => Some(0),
                         _ => end(negative).map(|v| v as u64),
@@ -191,7 +191,7 @@ impl CastValue {
     }
 
     fn to_float(&self, value: Number) -> Option<u64> {
-        // Bits of the fraction, with the hidden one, and the exponent of the smallest subnormal.
+        // Bits of the significand with the hidden one, the exponent of the smallest subnormal, and bits of the type.
         let (fraction, least, width) = match self.decoded {
             DType::F16 => (11, -24, 16),
             DType::F32 => (24, -149, 32),
@@ -210,7 +210,8 @@ impl CastValue {
                 } else {
                     magnitude << (exponent - last)
                 };
-                // A carry into the next exponent, or from subnormals to normals, comes out right by itself.
+                // The addition is also right where rounding carries into the next exponent, or from subnormals to
+                // normals.
                 let bits = (((last - least) as u64) << (fraction - 1)).saturating_add(rounded);
                 if bits < infinity {
                     (negative, bits)
@@ -226,7 +227,7 @@ impl CastValue {
 }
 
 impl Number {
-    /// For messages.
+    /// Converts to float64, for messages.
     fn to_f64(self) -> f64 {
         match self {
             Self::NaN => f64::NAN,
@@ -245,7 +246,7 @@ impl Number {
     }
 }
 
-/// Whether every value of `inner` is one of `outer`.
+/// Whether `outer` can represent every value of `inner`.
 fn includes(outer: DType, inner: DType) -> bool {
     let digits = |dtype: DType| match dtype {
         DType::F16 => 11,
@@ -257,13 +258,14 @@ fn includes(outer: DType, inner: DType) -> bool {
     let signed = |dtype: DType| matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
     match (outer.is_float(), inner.is_float()) {
         (false, true) => false,
-        // The range of float16 ends at 65504; what fits its 11 digits is far below.
+        // The range needs no check: an integer type that fits the 11 bits of float16 is far below its largest value,
+        // 65504.
         (true, _) => digits(outer) >= digits(inner),
         (false, false) => digits(outer) >= digits(inner) && (signed(outer) || !signed(inner)),
     }
 }
 
-/// Equal as numbers; NaN is equal to NaN.
+/// Whether two numbers are equal. NaN equals NaN, and zeros of both signs are equal.
 fn same(a: Number, b: Number) -> bool {
     match (a, b) {
         (Number::Finite { magnitude: 0, .. }, Number::Finite { magnitude: 0, .. }) => true,
@@ -271,7 +273,7 @@ fn same(a: Number, b: Number) -> bool {
     }
 }
 
-/// The value of one element. Equal values of one type have equal parts, but for the sign of zero.
+/// Returns the value of one element. Equal values of the same type have equal parts, except for the sign of zero.
 fn number(bytes: &[u8], dtype: DType) -> Number {
     if !dtype.is_float() {
         let value = with_element!(dtype, T => wide(T::load(bytes)));
@@ -291,12 +293,12 @@ fn number(bytes: &[u8], dtype: DType) -> Number {
     Number::Finite { negative, magnitude, exponent: power.max(1) - 1075 }
 }
 
-/// `magnitude / 2^shift`, rounded to an integer.
+/// Computes `magnitude / 2^shift`, rounded to an integer. `negative` is the sign of the number.
 fn round(magnitude: u128, shift: u32, negative: bool, rounding: Rounding) -> u128 {
     if shift == 0 {
         return magnitude;
     }
-    // Magnitudes have 64 bits: with more to be shifted out, only "more than nothing, less than half" is left.
+    // Magnitudes have 64 bits. For any larger shift the rest is more than zero and less than half, as it is for 100.
     let shift = shift.min(100);
     let (whole, rest, half) = (magnitude >> shift, magnitude & ((1 << shift) - 1), 1u128 << (shift - 1));
     let up = match rounding {
@@ -356,7 +358,7 @@ mod tests {
             };
             assert_eq!(found, expected, "{mode}");
         }
-        // The nearest of all floats, as Rust's own conversions.
+        // "nearest-even" gives the values of Rust's own conversions.
         let mut state = 5u64;
         for _ in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

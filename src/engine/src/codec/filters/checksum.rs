@@ -1,7 +1,9 @@
-//! Checksums beside the data: CRC-32, CRC-32C, Adler-32, Fletcher-32 and Jenkins' lookup3, four little-endian bytes each.
+//! Checksums stored beside the data: CRC-32, CRC-32C, Adler-32, Fletcher-32 and Jenkins' lookup3, four little-endian
+//! bytes each.
 //!
-//! Specifications: Zarr v3's `crc32c`; numcodecs' CRC32, CRC32C and Adler32 (before the data, or behind), Fletcher32 and
-//! JenkinsLookup3 (behind), which are HDF5's. Decoding verifies and takes the checksum off; nothing is copied.
+//! Specifications: Zarr v3's `crc32c`; numcodecs' CRC32, CRC32C and Adler32 (before or after the data), and Fletcher32
+//! and JenkinsLookup3 (after the data), which are those of HDF5. Decoding verifies the checksum and skips it, without a
+//! copy.
 
 use std::ops::Range;
 
@@ -10,26 +12,26 @@ use crate::codec::registry::Given;
 use crate::codec::wrong_size;
 use crate::error::{Error, Result};
 
-/// Which checksum.
+/// The kinds of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::codec) enum Checksum {
-    /// That of gzip.
+    /// CRC-32, as in gzip.
     Crc32,
-    /// Castagnoli's polynomial.
+    /// CRC-32 with Castagnoli's polynomial.
     Crc32c,
-    /// That of zlib.
+    /// Adler-32, as in zlib.
     Adler32,
-    /// Sums of big-endian 16-bit words.
+    /// Fletcher-32: sums of big-endian 16-bit words.
     Fletcher32,
-    /// lookup3's `hashlittle`, begun with this value.
+    /// lookup3's `hashlittle`, with this initial value.
     Jenkins(u32),
 }
 
-/// Bytes of every checksum.
+/// Length of every checksum in bytes.
 const BYTES: usize = 4;
 
 impl Checksum {
-    /// The name in metadata.
+    /// Returns the codec's name in metadata.
     fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "crc32",
@@ -40,7 +42,7 @@ impl Checksum {
         }
     }
 
-    /// Of `data`.
+    /// Computes the checksum of `data`.
     fn of(self, data: &[u8]) -> u32 {
         match self {
             Self::Crc32 => crc32fast::hash(data),
@@ -51,10 +53,11 @@ impl Checksum {
         }
     }
 
-    /// What `encoded` holds beside the checksum, which stands before it (`at_start`) or behind.
+    /// Verifies the checksum in `encoded` and returns the data. The checksum stands before the data (`at_start`) or
+    /// after them.
     ///
     /// # Errors
-    /// If it isn't that of the data, or there is none.
+    /// If the checksum is wrong, or `encoded` is too short to have one.
     fn verify(self, encoded: &[u8], at_start: bool) -> Result<&[u8]> {
         let parts = if at_start {
             encoded.split_first_chunk::<BYTES>().map(|(sum, data)| (data, sum))
@@ -79,7 +82,7 @@ impl Checksum {
     }
 }
 
-/// Data with a checksum, which stands before them (`at_start`) or behind.
+/// The codec of a checksum, which stands before the data (`at_start`) or after them.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::codec) struct Sealed {
     pub checksum: Checksum,
@@ -87,10 +90,10 @@ pub(in crate::codec) struct Sealed {
 }
 
 impl Sealed {
-    /// A checksum whose place the configuration may give.
+    /// Reads the field `location` of the configuration: "start" or "end", and `default` if it is missing.
     ///
     /// # Errors
-    /// If that is no place.
+    /// If the field has another value.
     pub(in crate::codec) fn parse(codec: &Given<'_>, checksum: Checksum, default: &str) -> Result<Self> {
         match codec.field("location").map_or(Some(default), |found| found.as_str()) {
             Some(place @ ("start" | "end")) => Ok(Self { checksum, at_start: place == "start" }),
@@ -98,10 +101,10 @@ impl Sealed {
         }
     }
 
-    /// numcodecs' JenkinsLookup3.
+    /// Reads the configuration of numcodecs' JenkinsLookup3.
     ///
     /// # Errors
-    /// If it begins with something else than a number of 32 bits.
+    /// If `initval` isn't a number of 32 bits, or there is a `prefix`.
     pub(in crate::codec) fn jenkins(codec: &Given<'_>) -> Result<Self> {
         if codec.field("prefix").is_some() {
             return Err(codec.wrong("prefix", "none, which is all that metadata can hold"));
@@ -146,8 +149,8 @@ impl Step for Sealed {
     }
 }
 
-/// Words are added in runs so short that neither sum overflows, then folded to 16 bits with end-around carries; a last
-/// odd byte is the high half of a word.
+/// Computes Fletcher-32. Words are added in runs of 360, too short for either sum to overflow; then both sums are
+/// folded to 16 bits with end-around carries. A last odd byte is the high half of a word.
 fn fletcher32(data: &[u8]) -> u32 {
     let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
     let (mut low, mut high) = (0u32, 0u32);
@@ -167,7 +170,7 @@ fn fletcher32(data: &[u8]) -> u32 {
     fold(high) << 16 | fold(low)
 }
 
-/// Bob Jenkins' `hashlittle` of May 2006: twelve bytes at a time are mixed into three words.
+/// Computes Bob Jenkins' `hashlittle` of May 2006: twelve bytes at a time are mixed into three words.
 fn lookup3(data: &[u8], initial: u32) -> u32 {
     let word = |bytes: &[u8]| {
         let mut own = [0; 4];
@@ -214,7 +217,7 @@ fn lookup3(data: &[u8], initial: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Of `(37 i + 255) mod 256`, as numcodecs 0.16 computes it.
+    /// Checksums of the bytes `(37 i + 255) mod 256`, as numcodecs 0.16 computes them.
     #[test]
     fn numcodecs_values() {
         let data: Vec<u8> = (0..1441u32).map(|i| (i * 37 + 255) as u8).collect();

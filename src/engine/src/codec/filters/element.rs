@@ -1,7 +1,7 @@
-//! Elements as NumPy sees them: type strings, the type in which two types are computed, and `astype`.
+//! Elements with NumPy's rules: type strings, promotion of two types, and `astype`.
 //!
-//! Filters of numcodecs are NumPy expressions, so that their results are what NumPy's conversions give, also where
-//! these leave the range of the result: then as on x86-64, where the stores were tested against.
+//! Filters of numcodecs are NumPy expressions, so results must equal those of NumPy. Values outside the range of the
+//! result's type become what NumPy gives on x86-64, the machine of the tests.
 
 use half::{bf16, f16};
 
@@ -22,7 +22,7 @@ impl Typed {
         Self { dtype, swap: false }
     }
 
-    /// What `numpy.dtype(text)` is, if it is one of the types that DALI has.
+    /// Reads a type string as `numpy.dtype(text)` does. `None` if it is no type that DALI has.
     pub(in crate::codec) fn parse(text: &str) -> Option<Self> {
         let (big, name) = match text.as_bytes().first()? {
             b'<' => (Some(false), &text[1..]),
@@ -50,7 +50,7 @@ impl Typed {
     }
 }
 
-/// The type that NumPy computes with when both operands are arrays.
+/// Returns the type in which NumPy computes with arrays of types `a` and `b`.
 pub(super) fn promote(a: DType, b: DType) -> DType {
     use DType::{Bool, F16, F32, F64, I8, I16, I32, I64, U64};
     if a == b || b == Bool {
@@ -64,7 +64,7 @@ pub(super) fn promote(a: DType, b: DType) -> DType {
         (true, true) => return if a.size() > b.size() { a } else { b },
         (true, false) | (false, true) => {
             let (float, int) = if a.is_float() { (a, b) } else { (b, a) };
-            // The float that holds every value of the integer, as far as there is one.
+            // The float type that holds every value of the integer type; float64 for 64-bit integers too.
             let needed = match int.size() {
                 1 => F16,
                 2 => F32,
@@ -94,32 +94,32 @@ pub(super) fn promote(a: DType, b: DType) -> DType {
 
 /// An element in native byte order.
 pub(super) trait Element: Copy {
-    /// Its type.
+    /// The element's type.
     const DTYPE: DType;
-    /// Its bytes, as an array.
+    /// An array of the element's bytes.
     type Bytes: AsRef<[u8]>;
-    /// From memory; `bytes` holds exactly one.
+    /// Reads an element from `bytes`, which must hold exactly one.
     fn load(bytes: &[u8]) -> Self;
-    /// To memory.
+    /// Returns the element's bytes.
     fn bytes(self) -> Self::Bytes;
-    /// An integer's two's complement, extended as its type says; floats are truncated.
+    /// Converts to 64 bits: integers are sign- or zero-extended, floats truncated.
     fn to_i64(self) -> i64;
-    /// The nearest float32.
+    /// Converts to the nearest float32.
     fn to_f32(self) -> f32;
-    /// Exact but for 64-bit integers, which round to the nearest.
+    /// Converts to float64: exactly, except 64-bit integers, which round to the nearest value.
     fn to_f64(self) -> f64;
-    /// `astype` from any other type.
+    /// Converts `v` as NumPy's `astype` does.
     fn cast<S: Element>(v: S) -> Self;
-    /// `a + b` as NumPy adds arrays of this type.
+    /// Adds as NumPy does for arrays of this type.
     fn add(self, other: Self) -> Self;
 }
 
-/// `v` truncated to 32 bits; what is outside becomes the smallest.
+/// Truncates `v` to a 32-bit integer. Values out of range and NaN give the smallest integer.
 fn truncate_32(v: f64) -> i32 {
     if v > -2_147_483_649.0 && v < 2_147_483_648.0 { v as i32 } else { i32::MIN }
 }
 
-/// As [`truncate_32`], with 64 bits.
+/// Truncates `v` to a 64-bit integer. Values out of range and NaN give the smallest integer.
 fn truncate_64(v: f64) -> i64 {
     if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&v) { v as i64 } else { i64::MIN }
 }
@@ -189,7 +189,7 @@ integers! {
     };
 }
 
-/// One byte; anything but 0 is true.
+/// A bool of one byte. Any byte but 0 is true.
 #[derive(Clone, Copy)]
 pub(super) struct Bool(bool);
 
@@ -275,7 +275,7 @@ floats! {
     f64, F64, |v| v as f32, |v| v, |v: S| v.to_f64(), |a, b| a + b;
 }
 
-/// NumPy goes from float64 to float16 in one step, and from integers by way of float32.
+/// Converts to float16 as NumPy does: float64 in one step, all other types through float32.
 #[inline(always)]
 fn to_half<S: Element>(v: S) -> f16 {
     if S::DTYPE == DType::F64 { half_from_f64(v.to_f64()) } else { f16::from_f32(v.to_f32()) }
@@ -300,7 +300,8 @@ macro_rules! with_element {
 }
 pub(super) use with_element;
 
-/// Sets each element of `out` to `f` of the element of `input` at its place; both hold equally many.
+/// Sets each element of `out` to `f` of the element of `input` at the same index. Both must have the same number of
+/// elements.
 #[inline(always)]
 pub(super) fn map<S: Element, D: Element>(input: &[u8], out: &mut [u8], mut f: impl FnMut(S) -> D) {
     let (from, to) = (S::DTYPE.size(), D::DTYPE.size());
@@ -310,12 +311,12 @@ pub(super) fn map<S: Element, D: Element>(input: &[u8], out: &mut [u8], mut f: i
     }
 }
 
-/// `astype` from elements of `from` to elements of `to`, native byte order.
+/// Converts elements of type `from` to type `to` as NumPy's `astype` does. Both are in native byte order.
 pub(super) fn cast(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
     with_element!(from, S => with_element!(to, D => map::<S, D>(input, out, D::cast)));
 }
 
-/// Turns the bytes of each element of `size` bytes around.
+/// Reverses the bytes of each element of `size` bytes.
 pub(super) fn swap_bytes(bytes: &mut [u8], size: usize) {
     match size {
         2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|b| b.reverse()),
@@ -370,7 +371,7 @@ mod tests {
 
     #[test]
     fn floats_outside_of_the_range_of_integers() {
-        // As NumPy 2.4 on x86-64.
+        // The values of NumPy 2.4 on x86-64.
         let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e9, -3e9, 70000.0, -70000.0, 1.9, -1.9];
         assert_eq!(values.map(u8::cast), [0, 0, 0, 0, 0, 112, 144, 1, 255]);
         assert_eq!(values.map(i16::cast), [0, 0, 0, 0, 0, 4464, -4464, 1, -1]);

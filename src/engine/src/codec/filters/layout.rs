@@ -1,5 +1,5 @@
-//! Filters that move bits and bytes without computing: numcodecs' PackBits and Shuffle, and v3's `transpose` where it
-//! doesn't come first.
+//! Filters that only move bits and bytes: numcodecs' PackBits and Shuffle, and v3's `transpose` and `bytes` after other
+//! filters.
 
 use super::element::swap_bytes;
 use crate::codec::chain::{OnGpu, Side, Size, Step};
@@ -8,7 +8,8 @@ use crate::codec::wrong_size;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// numcodecs' PackBits: the number of unused bits in the last byte, then eight bools in a byte, the first highest.
+/// numcodecs' PackBits: a byte with the number of unused bits in the last byte, then eight bools in each byte, the
+/// first one in the highest bit.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::codec) struct PackBits;
 
@@ -42,13 +43,16 @@ impl Step for PackBits {
     }
 }
 
-/// numcodecs' Shuffle, of elements of so many bytes: the first bytes of all elements, then the second ones.
+/// numcodecs' Shuffle of elements of this many bytes: the first bytes of all elements, then their second bytes, and so
+/// on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::codec) struct Shuffle(usize);
 
 impl Shuffle {
+    /// Reads the configuration. The default element size is 4 bytes in v2, and that of the array's type in v3.
+    ///
     /// # Errors
-    /// If the configuration gives a size that is no number.
+    /// If the element size isn't a whole number.
     pub(in crate::codec) fn parse(codec: &Given<'_>) -> Result<Self> {
         let default = if codec.format == Format::V2 { 4 } else { codec.array.size() as u64 };
         let size = codec.field("elementsize").map_or(Some(default), |found| found.as_u64());
@@ -92,11 +96,11 @@ impl Step for Shuffle {
     }
 }
 
-/// v3's `transpose`: axis `k` of what is encoded is axis `order[k]` of what is decoded.
+/// v3's `transpose`: axis `k` of the encoded elements is axis `order[k]` of the decoded ones.
 #[derive(Clone, Debug)]
 pub(in crate::codec) struct Transpose {
     pub order: Vec<usize>,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub size: usize,
 }
 
@@ -111,7 +115,7 @@ impl Step for Transpose {
     }
 
     fn decode(&self, input: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
-        // Bytes from one element of `input` to the next along each axis of `shape`.
+        // Distance in bytes from one element of `input` to the next, along each axis of `shape`.
         let mut steps = vec![0usize; shape.len()];
         let mut step = self.size;
         for &axis in self.order.iter().rev() {
@@ -136,7 +140,8 @@ impl Step for Transpose {
     }
 }
 
-/// v3's `bytes` in the other byte order than this machine's, behind filters of elements: elements of so many bytes.
+/// v3's `bytes` after filters of elements, if the byte order isn't this machine's. The value is the element size in
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::codec) struct SwapBytes(pub usize);
 
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn axes() {
-        // shape (2, 3, 2), stored as (3, 2, 2): axes 1, 2, 0.
+        // The shape (2, 3, 2) is stored as (3, 2, 2): axes 1, 2, 0.
         let input: Vec<u8> = (0..12).flat_map(|i: u16| i.to_ne_bytes()).collect();
         let mut out = vec![0; 24];
         Transpose { order: vec![1, 2, 0], size: 2 }.decode(&input, &[2, 3, 2], &mut out).unwrap();

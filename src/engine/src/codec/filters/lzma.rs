@@ -1,7 +1,9 @@
-//! numcodecs' LZMA: what Python's module `lzma` writes as xz (format 1), lzma (2) or raw data (3), and finds by itself (0).
+//! numcodecs' LZMA, as Python's module `lzma` writes it: xz (format 1), lzma (2) or raw data (3). Format 0 is xz or
+//! lzma, detected by the decoder.
 //!
-//! Decoded by liblzma. A dictionary is memory that a header claims: raw decoders get none that is larger than the
-//! decoded data, which is all that they can reach; the others are refused what is out of proportion.
+//! Decoded by liblzma. The size of the dictionary in memory comes from a header or the metadata. For raw data it is
+//! limited to the decoded size, because no match can reach further. For xz and lzma, a dictionary far larger than the
+//! chunk is an error.
 
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
@@ -10,32 +12,32 @@ use crate::codec::pack::Stream;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
-/// Memory that a decoder may take, whatever the decoded size: that of `xz -9` and as much again.
+/// Memory in bytes that a decoder may always take, whatever the decoded size: about twice that of `xz -9`.
 const MEMORY: u64 = 128 << 20;
 
 /// How the data are framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::codec) enum Lzma {
-    /// Whichever of xz and lzma it is.
+    /// xz or lzma, detected from the data.
     Auto,
-    /// xz, one stream or several.
+    /// xz, one or several streams.
     Xz,
-    /// lzma, version 1 with a header.
+    /// The older lzma format: LZMA 1 with a header.
     Alone,
-    /// No frame: the filters stand in the metadata.
+    /// Raw data without a header. The metadata give the filters.
     Raw(Vec<Filter>),
 }
 
-/// One of the filters of raw data, in the order in which they encode.
+/// A filter of raw data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::codec) enum Filter {
-    /// LZMA 1: the byte of `lc`, `lp` and `pb`, and the dictionary's bytes.
+    /// LZMA 1: the byte with `lc`, `lp` and `pb`, and the dictionary size in bytes.
     Lzma1(u8, u32),
-    /// LZMA 2: the dictionary's bytes.
+    /// LZMA 2: the dictionary size in bytes.
     Lzma2(u32),
-    /// Differences of bytes at this distance.
+    /// Differences between bytes at a distance. The value is the distance minus 1.
     Delta(u8),
-    /// For machine code: the filter's number, and the offset where it starts.
+    /// A filter for machine code: its number, and its start offset.
     Branch(u64, u32),
 }
 
@@ -43,7 +45,7 @@ impl Lzma {
     /// Reads the codec's configuration.
     ///
     /// # Errors
-    /// If it has a format or a filter that liblzma hasn't.
+    /// If it has an unknown format, or a filter that isn't supported.
     pub(in crate::codec) fn parse(configuration: &Map<String, Value>) -> Result<Self> {
         let field = |key: &str| configuration.get(key).filter(|value| !value.is_null());
         let wrong = |what: &str, found: &Value| {
@@ -63,7 +65,7 @@ impl Lzma {
         })
     }
 
-    /// A decoder of one stream that holds at most `limit` decoded bytes.
+    /// Opens a decoder of one stream that decodes to at most `limit` bytes.
     pub(in crate::codec) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         let memory = MEMORY.max((limit as u64).saturating_mul(4));
         let stream = match self {
@@ -99,7 +101,7 @@ impl Stream for liblzma::stream::Stream {
 }
 
 impl Filter {
-    /// Adds it to a chain, with a dictionary of at most `most` bytes.
+    /// Adds the filter to `chain`, with a dictionary of at most `most` bytes.
     fn push(&self, chain: &mut Filters, most: u32) -> Result<(), liblzma::stream::Error> {
         match *self {
             Self::Lzma1(properties, dictionary) => {
@@ -107,7 +109,7 @@ impl Filter {
                 chain.lzma1_properties(&[properties, a, b, c, d])?;
             }
             Self::Lzma2(dictionary) => {
-                // Sizes are 2 or 3 times a power of two.
+                // LZMA 2 encodes dictionary sizes of 2 or 3 times a power of two.
                 let size = |code: u8| (2 | u64::from(code) & 1) << (code / 2 + 11);
                 let wanted = u64::from(dictionary.min(most));
                 let code = (0..40).find(|&code| size(code) >= wanted).unwrap_or(40);
@@ -133,7 +135,7 @@ impl Filter {
     }
 }
 
-/// A filter as Python's module describes it.
+/// Reads a filter in the form of Python's module `lzma`. `None` if it isn't valid.
 fn filter(value: &Value) -> Option<Filter> {
     const LZMA1: u64 = 0x4000_0000_0000_0001;
     let number = |key: &str, default: u64| match value.get(key) {
@@ -142,7 +144,7 @@ fn filter(value: &Value) -> Option<Filter> {
     };
     Some(match value.get("id")?.as_u64()? {
         id @ (LZMA1 | 0x21) => {
-            // Bit 31 of a preset is "extreme", which changes nothing that a decoder must know.
+            // Bit 31 of a preset means "extreme", which only concerns encoders.
             let preset = usize::try_from(number("preset", 6)? & 0x7fff_ffff).ok()?;
             let default = *[18u32, 20, 21, 22, 22, 23, 23, 24, 25, 26].get(preset)?;
             let dictionary = u32::try_from(number("dict_size", 1 << default)?).ok()?;
@@ -189,7 +191,7 @@ mod tests {
         let easy = |check| liblzma::stream::Stream::new_easy_encoder(3, check).unwrap();
         let mut twice = encode(easy(Check::Crc64), &data[..100]);
         twice.extend(encode(easy(Check::Crc32), &data[100..]));
-        // What is long enough for a header and isn't one is no stream.
+        // Bytes that are long enough for a header but aren't one end the data.
         twice.extend([1; 12]);
         let raw1 = {
             let mut chain = Filters::new();

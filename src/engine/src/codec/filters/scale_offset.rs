@@ -1,4 +1,4 @@
-//! Zarr v3's `scale_offset`, decoded. Specification: zarr-extensions.
+//! Decodes Zarr v3's `scale_offset`. Specification: zarr-extensions.
 
 use half::f16;
 use serde_json::{Map, Value};
@@ -13,9 +13,9 @@ use crate::stored_type::scalar_bits;
 /// `scale_offset`: `encoded / scale + offset`, in the type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::codec) struct ScaleOffset {
-    /// Of the elements, encoded and decoded.
+    /// The type of encoded and decoded elements.
     pub dtype: DType,
-    /// Bits of `dtype`.
+    /// Scale and offset are stored as the bits of a `dtype`.
     scale: u64,
     offset: u64,
 }
@@ -24,7 +24,7 @@ impl ScaleOffset {
     /// Reads the configuration of the codec for elements of `dtype`.
     ///
     /// # Errors
-    /// If it isn't one, or the scale is zero.
+    /// If the configuration is invalid, or the scale is zero.
     pub(in crate::codec) fn parse(configuration: &Map<String, Value>, dtype: DType) -> Result<Self> {
         const NAME: &str = "scale_offset";
         numeric(NAME, dtype)?;
@@ -87,7 +87,7 @@ impl Step for ScaleOffset {
     }
 }
 
-/// The bits of a scalar as metadata spell it.
+/// Reads a scalar of type `dtype` from metadata, and returns its bits.
 pub(super) fn scalar(codec: &str, value: &Value, dtype: DType) -> Result<u64> {
     // The specification's own example has "+Infinity".
     let plain = value.as_str().and_then(|text| text.strip_prefix('+')).map(Value::from);
@@ -96,7 +96,7 @@ pub(super) fn scalar(codec: &str, value: &Value, dtype: DType) -> Result<u64> {
     })
 }
 
-/// Fields that a reader doesn't know make the metadata invalid, as both specifications demand.
+/// Refuses fields other than `fields`. The specifications of both codecs demand it.
 pub(super) fn known(codec: &str, configuration: &Map<String, Value>, fields: &[&str]) -> Result<()> {
     match configuration.keys().find(|key| !fields.contains(&key.as_str())) {
         None => Ok(()),
@@ -116,7 +116,7 @@ pub(super) fn numeric(codec: &str, dtype: DType) -> Result<()> {
     }
 }
 
-/// The low bytes of `bits`, in native order.
+/// Returns the bytes of an element of type `dtype` with these bits, in native order.
 pub(super) fn bits(bits: u64, dtype: DType) -> Vec<u8> {
     if cfg!(target_endian = "big") {
         bits.to_be_bytes()[8 - dtype.size()..].to_vec()
@@ -125,7 +125,7 @@ pub(super) fn bits(bits: u64, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// An integer's value.
+/// Returns an integer's value.
 pub(super) fn wide<T: Element>(v: T) -> i128 {
     if T::DTYPE == DType::U64 { i128::from(v.to_i64() as u64) } else { i128::from(v.to_i64()) }
 }

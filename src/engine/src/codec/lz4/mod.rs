@@ -1,5 +1,5 @@
-//! LZ4 as numcodecs writes it: the decoded size as a little-endian u32, then one LZ4 block. Found in v2 as `lz4`, in
-//! v3 as `numcodecs.lz4`; zarrs has neither, so they are registered with it here for chains that it decodes.
+//! LZ4 as numcodecs writes it: the decoded size as a little-endian u32, then one LZ4 block. Its name is `lz4` in v2 and
+//! `numcodecs.lz4` in v3. zarrs has neither, so both are registered with it here, for chains that zarrs decodes.
 //!
 //! Specification: the LZ4 block format, and numcodecs' header. Decoded on the CPU by lz4_flex; on the GPU by `dz_lz4`.
 
@@ -34,7 +34,7 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     if written == size { Ok(()) } else { Err(wrong_size(size, written)) }
 }
 
-/// The decoded size, and the block.
+/// Returns the decoded size, and the block after it.
 fn header(encoded: &[u8]) -> Result<(usize, &[u8])> {
     let Some((size, block)) = encoded.split_first_chunk::<4>() else {
         return Err(damaged(Compression::Lz4, encoded.len(), "the data ends within the size before the block"));
@@ -42,7 +42,7 @@ fn header(encoded: &[u8]) -> Result<(usize, &[u8])> {
     Ok((u32::from_le_bytes(*size) as usize, block))
 }
 
-/// The codec as zarrs sees it.
+/// The codec for zarrs.
 #[derive(Debug)]
 struct Lz4;
 

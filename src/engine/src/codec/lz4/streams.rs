@@ -1,5 +1,6 @@
-//! LZ4 blocks with their decoded size before them, as numcodecs' LZ4 writes them (u32, little-endian; the block format
-//! is that of lz4's `lz4_Block_format.md`). Decoded on the GPU by `dz_lz4`, which trusts nothing: the block isn't walked.
+//! LZ4 blocks with their decoded size before them (u32, little-endian), as numcodecs' LZ4 writes them. The block format
+//! is that of lz4's `lz4_Block_format.md`. The GPU decodes them with `dz_lz4`, which is safe for damaged data, so the
+//! host doesn't read the block.
 
 use crate::codec::stream::{Stream, Walk, bytes};
 

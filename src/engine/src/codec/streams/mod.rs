@@ -1,16 +1,17 @@
 //! Splits a compressed chunk into streams for the GPU's decoders ([`split`]).
 //!
-//! The kernels that decode them trust nothing: they stay within their buffers whatever the bytes are, and end with a status. So only
-//! structure is read here: Blosc's header and table of blocks, the frames and headers of gzip, zlib and zstd. What is not one plain,
-//! complete stream that decodes to exactly the expected length goes to the CPU's decoder, which either copes with it or has the
-//! precise error. Nothing is decoded here.
+//! This project's kernels are safe for damaged data: they stay within their buffers whatever the bytes are, and end
+//! with a status. So only structure is read here: Blosc's header and table of blocks, the frames and headers of gzip,
+//! zlib and zstd. Nothing is decoded. A chunk that isn't one plain, complete stream of exactly the expected decoded
+//! length goes to the CPU, which decodes it or gives the precise error.
 //!
-//! The checksum of a stream, where there is one, is returned with it and must be compared after decoding. LZ4, Snappy and Blosc have
-//! none: there, changed bytes can give other values, on any decoder.
+//! If a stream has a checksum, it is returned with the stream and must be compared after decoding. LZ4, Snappy and
+//! Blosc have no checksums: there, changed bytes can give wrong values, with any decoder.
 //!
-//! nvCOMP, which decodes zstd on request only, trusts its input instead (measured with 5.3 on an H200): a frame cut short costs the
-//! process its CUDA context, so [`inspect`] walks blocks and tables before it sees a frame. **Changed bits in the sequences of a block,
-//! which the walk does not decode, can still make it access memory out of bounds.**
+//! nvCOMP decodes zstd only on request. It trusts its input (measured with 5.3 on an H200): a truncated frame costs the
+//! process its CUDA context. So [`inspect`] checks the blocks and tables of a frame before nvCOMP gets it. **Changed
+//! bits in the sequences of a block, which the check does not decode, can still make nvCOMP access memory out of
+//! bounds.**
 
 mod split;
 
@@ -24,26 +25,26 @@ pub use split::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, max_decoded, 
 use super::stream::{Checksum, Stream};
 use super::{Compression, deflate, lz4, zstd};
 
-/// Where a stream is decoded.
+/// The device that decodes a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The GPU may be given `compressed[start..start + len]`: for [`Compression::Zstd`] all of it, for
+    /// The GPU may decode `compressed[start..start + len]`. For [`Compression::Zstd`] that is all of it, for
     /// [`Compression::Gzip`] and [`Compression::Zlib`] the raw deflate stream, for [`Compression::Lz4`] the block.
     Gpu {
-        /// First byte.
+        /// Offset of the stream's first byte.
         start: usize,
-        /// Bytes.
+        /// Length of the stream in bytes.
         len: usize,
-        /// To be compared after decoding.
+        /// The stream's checksum of the decoded bytes, to compare after decoding. `None` if it has none.
         checksum: Option<Checksum>,
     },
-    /// The CPU, and why, as the end of a sentence.
+    /// The CPU has to decode the chunk. The text is the reason, as the end of a sentence.
     Cpu(&'static str),
 }
 
-/// Whether the GPU may decode `compressed`, which has to give `decoded_len` bytes.
+/// Checks whether the GPU may decode `compressed`, which must decode to `decoded_len` bytes.
 ///
-/// Takes time proportional to the number of blocks (zstd, deflate) or of sequences (LZ4), not of bytes.
+/// The time is proportional to the number of blocks (zstd, deflate), not of bytes. For LZ4 it is constant.
 pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Verdict {
     // The decoders count in 32 bits.
     if decoded_len == 0 || decoded_len > i32::MAX as usize || compressed.len() > i32::MAX as usize {

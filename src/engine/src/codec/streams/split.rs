@@ -8,10 +8,10 @@ use crate::codec::blosc::streams::{self as blosc, Inner};
 use crate::codec::stream::Checksum;
 use crate::codec::{Chain, Compression};
 
-/// Limit on the bytes of a chunk, decoded and encoded: lengths and offsets have 31 bits.
+/// Limit on the encoded and the decoded bytes of a chunk: lengths and offsets have 31 bits.
 const MAX_CHUNK: usize = i32::MAX as usize;
 
-/// The most decoded bytes of a chunk that [`split`] accepts.
+/// Returns the most decoded bytes of a chunk that [`split`] accepts.
 pub fn max_decoded(packed: &Chain) -> usize {
     match packed.compression() {
         Some(Compression::Zstd) => MAX_FRAME,
@@ -19,7 +19,7 @@ pub fn max_decoded(packed: &Chain) -> usize {
     }
 }
 
-/// A kind of stream that is decoded on the GPU.
+/// The kinds of streams that the GPU decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StreamCodec {
     /// A zstd frame, RFC 8878.
@@ -28,45 +28,45 @@ pub enum StreamCodec {
     Deflate,
     /// An LZ4 block, without a frame or a size before it.
     Lz4,
-    /// A raw Snappy block.
+    /// A Snappy block, without framing.
     Snappy,
 }
 
 /// The decoder of zstd frames on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZstdDecoder {
-    /// `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`, which trust nothing.
+    /// This project's `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. They are safe for damaged data.
     #[default]
     Kernels,
-    /// nvCOMP, for comparison: damage that the walk doesn't see can cost the process its CUDA context.
+    /// nvCOMP, for comparison. Damage that [`inspect`] doesn't find can cost the process its CUDA context.
     Nvcomp,
 }
 
-/// One stream of a chunk, or bytes of it that are only copied.
+/// One stream of a chunk, or a range of its bytes that is only copied.
 #[derive(Clone, Debug)]
 pub struct ChunkStream {
-    /// How it is encoded; `None`: it is to be copied.
+    /// The compression of the stream. `None` if its bytes are only copied.
     pub codec: Option<StreamCodec>,
-    /// Its first byte in the chunk, and its bytes.
+    /// Offset in the encoded chunk, in bytes.
     pub start: usize,
-    /// See `start`.
+    /// Encoded length in bytes.
     pub len: usize,
-    /// Where its decoded bytes begin in the decoded chunk, and how many they must be.
+    /// Offset of the output in the decoded chunk, in bytes.
     pub to: usize,
-    /// See `to`.
+    /// Length in bytes that the stream must decode to.
     pub decoded: usize,
-    /// To be compared after decoding.
+    /// The stream's checksum of the decoded bytes, to compare after decoding. `None` if it has none.
     pub checksum: Option<Checksum>,
-    /// Of a zstd frame that this project's kernels decode.
+    /// The parts of a zstd frame, for this project's kernels. `None` for other streams and decoders.
     pub plan: Option<FramePlan>,
 }
 
 /// The streams of a chunk.
 #[derive(Clone, Debug)]
 pub struct SplitChunk {
-    /// Their outputs cover the decoded chunk and don't overlap.
+    /// The streams. Their outputs cover the decoded chunk and don't overlap.
     pub streams: Vec<ChunkStream>,
-    /// The order of the decoded bytes.
+    /// How the decoded bytes are shuffled.
     pub layout: Layout,
 }
 
@@ -76,12 +76,14 @@ impl Default for SplitChunk {
     }
 }
 
-/// Splits `chunk`, which must decode to `decoded_len` bytes, into `split_chunk`, whose memory is used again. Verifies
-/// the checksums of encoded bytes: the caller is a thread that waits for the GPU most of the time, and the bytes are
-/// few.
+/// Splits `chunk`, which must decode to `decoded_len` bytes, and stores the streams in `split_chunk`, reusing its
+/// memory.
+///
+/// It also verifies the checksums of encoded bytes: they are few, and the calling thread waits for the GPU most of the
+/// time.
 ///
 /// # Errors
-/// Why the CPU has to decode it, as the end of a sentence.
+/// The reason why the CPU has to decode the chunk, as the end of a sentence.
 pub fn split(
     packed: &Chain,
     zstd: ZstdDecoder,
@@ -143,7 +145,7 @@ fn split_compressed(
     Ok(())
 }
 
-/// The stream of a chunk that is a single one, compressed by `compression`.
+/// Makes the [`ChunkStream`] of a chunk that consists of a single stream, compressed by `compression`.
 fn part(
     codec: StreamCodec,
     compression: Compression,
@@ -183,7 +185,7 @@ fn split_blosc(
         };
         split_chunk.streams.push(match blosc.codec.filter(|_| !stream.raw) {
             None => whole(None),
-            // Their decoder trusts nothing: there is nothing to look at.
+            // The decoders of LZ4 and Snappy are safe for damaged data, so these streams aren't inspected.
             Some(Inner::Lz4) => whole(Some(StreamCodec::Lz4)),
             Some(Inner::Snappy) => whole(Some(StreamCodec::Snappy)),
             Some(Inner::Zlib) => within(StreamCodec::Deflate, Compression::Zlib)?,

@@ -1,5 +1,5 @@
-//! What encoders write is let through; what is damaged is stopped or, where the damage can't be seen, at least has
-//! a checksum; and no bytes make the walk panic.
+//! Streams of real encoders go to the GPU. Damaged streams go to the CPU, or have a checksum where the damage can't be
+//! seen in the headers. No bytes make the code panic.
 
 use super::{SplitChunk, StreamCodec, Verdict, ZstdDecoder, inspect, split};
 use crate::codec::stream::Checksum;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::io::Write;
 use zstd_safe::{CCtx, CParameter};
 
-/// Data of several kinds: noise, smooth floats, text, runs.
+/// Returns data of one of five kinds: noise, smooth floats, text, runs, noisy int16.
 pub(crate) fn sample(kind: u8, len: usize) -> Vec<u8> {
     let mut state = u64::from(kind) * 977 + len as u64 + 1;
     let mut noise = move || {
@@ -60,7 +60,7 @@ pub(crate) fn lz4(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Filters and checksums around a compressor: where the stream lies, and in what order its bytes come out.
+/// Finds the stream inside filters and checksums, and the order of its decoded bytes.
 #[test]
 fn seals_and_shuffles_are_opened() {
     let codecs = serde_json::json!([
@@ -81,7 +81,7 @@ fn seals_and_shuffles_are_opened() {
     let mut split_chunk = SplitChunk::default();
     split(packed, ZstdDecoder::Kernels, &chunk, 3000, &mut split_chunk).unwrap();
     let [part] = split_chunk.streams.as_slice() else { panic!("{split_chunk:?}") };
-    // The header of zlib has two bytes, its checksum four.
+    // zlib's header has two bytes, its checksum four; CRC-32 before it has four.
     assert_eq!((part.start, part.len, part.to, part.decoded), (4 + 2, stream.len() - 6, 0, 3000));
     assert_eq!(part.codec, Some(StreamCodec::Deflate));
     let decoded = &mut vec![0; 3000];
@@ -150,7 +150,7 @@ fn every_length_goes_to_the_gpu() {
                     assert!(matches!(verdict, Verdict::Gpu { .. }), "{codec:?} {len} {kind} {level}: {verdict:?}");
                     assert!(matches!(inspect(codec, &compressed, 0), Verdict::Cpu(_)));
                     if codec != Compression::Zlib {
-                        // Neither more nor fewer bytes; of zlib only the checksum after decoding tells.
+                        // A wrong decoded length is refused. For zlib only the checksum after decoding finds it.
                         let other = if len == 1 { len + 1 } else { len - 1 };
                         assert!(matches!(inspect(codec, &compressed, other), Verdict::Cpu(_)), "{codec:?} {len}");
                     }
@@ -246,7 +246,7 @@ fn a_frame_that_is_cut_never_reaches_the_gpu() {
     }
 }
 
-/// How often damage to a frame without a checksum is seen on the host: a floor under which the walk must not fall.
+/// The host must find at least half of the single changed bits near the start of a frame without a checksum.
 #[test]
 fn most_damage_to_tables_and_lengths_is_seen() {
     let data = sample(4, 131_072);
@@ -297,7 +297,7 @@ proptest! {
             Compression::Blosc(..) => unreachable!("it is no stream"),
         };
         for (at, value) in changes {
-            // Mostly near the beginning, where headers and tables are.
+            // Half of the changes are near the beginning, where headers and tables are.
             let range = if value % 2 == 0 { bytes.len() } else { bytes.len().min(40) };
             let at = at.index(range);
             bytes[at] = value;

@@ -1,5 +1,4 @@
-//! Chunks that c-blosc writes decode through their plan to the bytes that were compressed, and no bytes make a plan
-//! that leaves its bounds.
+//! Chunks of c-blosc, split into streams, decode to the original bytes. No input makes streams that leave their bounds.
 
 use super::ZstdDecoder;
 use super::tests::sample;
@@ -23,7 +22,7 @@ const SHUFFLES: [BloscShuffleMode; 3] =
     [BloscShuffleMode::NoShuffle, BloscShuffleMode::Shuffle, BloscShuffleMode::BitShuffle];
 const TYPESIZES: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 255];
 
-/// What c-blosc writes.
+/// Compresses with c-blosc.
 fn blosc(
     data: &[u8],
     codec: BloscCompressor,
@@ -37,14 +36,14 @@ fn blosc(
     codec.encode(Cow::Borrowed(data), &CodecOptions::default()).unwrap().into_owned()
 }
 
-/// What c-blosc reads.
+/// Decompresses with c-blosc. `None` if it refuses the chunk.
 fn unblosc(chunk: &[u8], len: usize) -> Option<Vec<u8>> {
     let codec = BloscCodec::new(BloscCompressor::LZ4, 1u8.try_into().unwrap(), None, SHUFFLES[0], Some(1)).unwrap();
     let size = BytesRepresentation::FixedSize(len as u64);
     codec.decode(Cow::Borrowed(chunk), &size, &CodecOptions::default()).ok().map(Cow::into_owned)
 }
 
-/// What decoders of other projects make of a stream that has to decode to `len` bytes.
+/// Decodes a stream to `len` bytes with another project's decoder. `None` if that fails.
 fn reference(codec: Inner, stream: &[u8], len: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; len];
     let n = match codec {
@@ -63,7 +62,8 @@ fn reference(codec: Inner, stream: &[u8], len: usize) -> Option<Vec<u8>> {
     (n == len).then_some(out)
 }
 
-/// Every stream decoded to its place. `dz_lz4`, which has to agree with the others, decodes those that it can.
+/// Decodes every stream to its place, with [`reference`]. LZ4, Snappy and stored streams are also decoded by this
+/// project's code, which must give the same.
 fn decode(split_chunk: &BloscStreams, chunk: &[u8], len: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; len];
     for part in &split_chunk.streams {
@@ -89,7 +89,7 @@ fn decode(split_chunk: &BloscStreams, chunk: &[u8], len: usize) -> Option<Vec<u8
     Some(out)
 }
 
-/// The true order of decoded bytes, block by block and bit by bit.
+/// Undoes the shuffle of decoded bytes, block by block and bit by bit.
 fn unshuffle(data: &[u8], layout: Layout) -> Vec<u8> {
     if layout == Layout::NONE {
         return data.to_vec();
@@ -115,7 +115,7 @@ fn unshuffle(data: &[u8], layout: Layout) -> Vec<u8> {
     out
 }
 
-/// Streams in the chunk, outputs side by side, no more of them than allowed.
+/// Checks that inputs lie in the chunk, that outputs are side by side, and that there aren't too many streams.
 fn check_bounds(split_chunk: &BloscStreams, chunk: &[u8], len: usize) {
     assert!(split_chunk.streams.len() <= max_streams(len));
     let mut at = 0;
@@ -129,13 +129,13 @@ fn check_bounds(split_chunk: &BloscStreams, chunk: &[u8], len: usize) {
     assert!(split_chunk.layout == Layout::NONE || (nbytes as usize == len && blocksize >= 1 && typesize >= 1));
 }
 
-/// Looks at every stream of a chunk, as before nvCOMP sees it.
+/// Inspects every stream of a chunk, as is done before nvCOMP gets it.
 fn walk(chunk: &[u8], len: usize) -> Result<(), &'static str> {
     let packed = Chain::from(Compression::Blosc(Inside::Zstd, 0));
     super::split(&packed, ZstdDecoder::Nvcomp, chunk, len, &mut super::SplitChunk::default())
 }
 
-/// The whole way of a chunk that c-blosc wrote.
+/// Compresses `data` with c-blosc, then splits, inspects, decodes and unshuffles the chunk.
 fn check(data: &[u8], codec: BloscCompressor, shuffle: BloscShuffleMode, typesize: usize, level: u8, blocksize: usize) {
     let chunk = blosc(data, codec, shuffle, typesize, level, blocksize);
     let what =
@@ -145,7 +145,7 @@ fn check(data: &[u8], codec: BloscCompressor, shuffle: BloscShuffleMode, typesiz
         Err(reason) if matches!(codec, BloscCompressor::BloscLZ) && !plain_copy => {
             return assert!(reason.contains("BloscLZ"), "{what}: {reason}");
         }
-        // Blocks that c-blosc was made to cut so small.
+        // Tiny blocks, which c-blosc was told to make, give too many streams.
         Err(reason) if blocksize > 0 && blocksize < 2048 => {
             return assert!(reason.contains("shorter streams"), "{what}: {reason}");
         }
@@ -260,7 +260,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// A damaged chunk is refused, or its plan stays in bounds and gives what c-blosc gives, or fails as it does.
+    /// A damaged chunk is refused, or its streams stay in bounds. If they decode, and c-blosc decodes the chunk too,
+    /// both give the same bytes.
     #[test]
     fn damage_stays_in_bounds(
         kind in 0u8..5,

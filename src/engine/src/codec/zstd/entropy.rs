@@ -1,18 +1,18 @@
-//! The descriptions of zstd's entropy tables: FSE distributions and Huffman weights, RFC 8878 sections 4.1.1 and 4.2.1.
-//! They are decoded, because most damage to a table shows in its sums.
+//! Reads the descriptions of zstd's entropy tables: FSE distributions and Huffman weights, RFC 8878 sections 4.1.1 and
+//! 4.2.1. The descriptions are decoded, because in most damaged tables the sums are wrong.
 
 use crate::codec::bits::{BackwardBits, Bits};
 
 /// Bits in the longest Huffman code of a literal.
 const MAX_CODE_BITS: u32 = 11;
 
-/// A distribution: how many cells of the table each symbol has.
+/// An FSE distribution: the number of table cells of each symbol.
 pub(super) struct Distribution {
-    /// Cells by symbol; -1: one cell, of less than even probability.
+    /// Number of cells of each symbol. -1: one cell, for a symbol of probability "less than 1".
     cells: Vec<i16>,
-    /// Logarithm of the number of cells.
+    /// Base-2 logarithm of the table's number of cells.
     log: u32,
-    /// Bytes of the description.
+    /// Length of the description in bytes.
     pub(super) used: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn distribution(data: &[u8], max_symbol: usize, max_log: u32) -> Opti
         if cells.len() > max_symbol {
             return None;
         }
-        // A value from 0 to left + 1; the lowest of them take one bit less.
+        // The value lies between 0 and left + 1. The lowest values take one bit less.
         let width = (left as u32 + 1).ilog2() + 1;
         let short = (1 << width) - 1 - (left + 1);
         let low = bits.peek(width - 1) as i32;
@@ -68,7 +68,7 @@ struct Cell {
 }
 
 impl Distribution {
-    /// Spreads the symbols over the cells.
+    /// Makes the decoding table: spreads the symbols over the cells. `None` if the distribution is invalid.
     fn table(&self) -> Option<Vec<Cell>> {
         let size = 1usize << self.log;
         let mut table = vec![Cell::default(); size];
@@ -87,7 +87,7 @@ impl Distribution {
                     if at < high {
                         break;
                     }
-                    // Only where no ordinary cell is left can this go round for ever.
+                    // Without ordinary cells this loop would not end.
                     if high == 0 {
                         return None;
                     }
@@ -106,7 +106,7 @@ impl Distribution {
     }
 }
 
-/// A Huffman table: the shortest and the longest code, and the bytes of its description.
+/// A Huffman table: the lengths of its shortest and its longest code in bits, and of its description in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Huffman {
     shortest: u32,
@@ -115,7 +115,8 @@ pub(super) struct Huffman {
 }
 
 impl Huffman {
-    /// Whether `symbols` symbols can take exactly the bits of this stream, which must end with its mark.
+    /// Whether the codes of `symbols` symbols can fill exactly the bits of `stream`. False if the stream has no end
+    /// mark.
     pub(super) fn fits(&self, stream: &[u8], symbols: usize) -> bool {
         let Some(bits) = BackwardBits::new(stream) else { return false };
         (symbols * self.shortest as usize..=symbols * self.longest as usize).contains(&bits.left())
@@ -138,7 +139,7 @@ pub(super) fn huffman(data: &[u8]) -> Option<Huffman> {
         return None;
     }
     let sum: u32 = weights.iter().filter(|w| **w > 0).map(|&w| 1 << (w - 1)).sum();
-    // The last weight is not written: it makes the sum a power of two.
+    // The last weight isn't stored. It makes the sum a power of two.
     let longest = sum.checked_ilog2()? + 1;
     let rest = (1u32 << longest) - sum;
     if longest > MAX_CODE_BITS || !rest.is_power_of_two() {
@@ -153,7 +154,7 @@ pub(super) fn huffman(data: &[u8]) -> Option<Huffman> {
     Some(Huffman { shortest: longest + 1 - largest, longest, used })
 }
 
-/// Weights that are FSE-compressed: two states take turns until the bits run out.
+/// Decodes FSE-compressed weights: two states take turns until the bits run out.
 fn compressed_weights(data: &[u8]) -> Option<Vec<u8>> {
     let distribution = distribution(data, 255, 6)?;
     let table = distribution.table()?;
@@ -170,7 +171,7 @@ fn compressed_weights(data: &[u8]) -> Option<Vec<u8>> {
             match bits.read(u32::from(cell.bits)) {
                 Some(more) => states[turn] = usize::from(cell.base) + more as usize,
                 None => {
-                    // The other state's symbol is the last.
+                    // The symbol of the other state is the last one.
                     weights.push(table.get(states[1 - turn])?.symbol);
                     return (weights.len() <= 255).then_some(weights);
                 }

@@ -14,7 +14,7 @@ use super::{Compression, damaged, wrong_size};
 use crate::error::Result;
 
 thread_local! {
-    /// A context is 150 KB that would else be allocated for each chunk.
+    /// Each thread's decoder. Its 150 KB would otherwise be allocated for each chunk.
     static CONTEXT: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 

@@ -1,6 +1,6 @@
-//! Zstandard frames (RFC 8878) for nvCOMP, which decodes them if that is asked for and trusts them. Where the parts of a
-//! frame lie is found by [`dali_zarr_kernels::zstd_plan`], for every decoder. Here the tables of its blocks are read too, and
-//! compared with the lengths of what they decode.
+//! Checks Zstandard frames (RFC 8878) for nvCOMP, which is used only on request and trusts its input.
+//! [`dali_zarr_kernels::zstd_plan`] finds the parts of a frame, for every decoder. This module also reads the tables of
+//! the frame's blocks, and compares them with the lengths of the data that they decode.
 
 use dali_zarr_kernels::zstd::{Block, BlockKind, LiteralsKind};
 use dali_zarr_kernels::zstd_plan::plan;
@@ -10,7 +10,7 @@ use crate::codec::stream::{Checksum, Stream, Walk, bytes};
 
 pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> Walk<Stream> {
     let plan = plan(data, decoded_len)?;
-    // The last table, which the blocks after it may repeat. The plan says that there is one where it is repeated.
+    // The last table. Later blocks may repeat it; the plan has checked that there is one to repeat.
     let mut huffman = None;
     for (index, block) in plan.blocks.iter().enumerate().filter(|(_, block)| block.kind == BlockKind::Compressed) {
         literals(data, block, block.huffman as usize == index, &mut huffman)?;
@@ -21,7 +21,7 @@ pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> Walk<Stream>
     Ok(Stream { start: 0, len: data.len(), checksum: plan.checksum.map(Checksum::Xxh64Low) })
 }
 
-/// The literals' section, 3.1.1.3.1; `own`: whether Huffman-coded ones have a table of their own.
+/// Checks the literals section, 3.1.1.3.1. `own`: whether Huffman-coded literals have their own table.
 fn literals(data: &[u8], block: &Block, own: bool, huffman: &mut Option<Huffman>) -> Walk<()> {
     if matches!(block.literals_kind, LiteralsKind::Raw | LiteralsKind::Run) {
         return Ok(());
@@ -41,11 +41,12 @@ fn literals(data: &[u8], block: &Block, own: bool, huffman: &mut Option<Huffman>
     if fits { Ok(()) } else { Err("the literals of a block of its zstd frame are damaged") }
 }
 
-/// The sequences' section behind its modes, 3.1.1.3.2.
+/// Checks the sequences section after its modes, 3.1.1.3.2.
 fn sequences(data: &[u8], modes: u8) -> Walk<()> {
     const BAD: &str = "the sequences of a block of its zstd frame are damaged";
     let mut at = 0;
-    // Literal lengths, offsets, match lengths: the largest symbol, and the logarithm of the largest table.
+    // Of literal lengths, offsets and match lengths: the position of the mode's bits, the largest symbol, and the
+    // logarithm of the largest table.
     for (shift, max_symbol, max_log) in [(6, 35, 9), (4, 31, 8), (2, 52, 9)] {
         match (modes >> shift) & 3 {
             1 => {
@@ -61,11 +62,12 @@ fn sequences(data: &[u8], modes: u8) -> Walk<()> {
             _ => {}
         }
     }
-    // The plan has seen that the last byte has the mark of the end.
+    // The plan has checked that the last byte has the end mark.
     if at < data.len() { Ok(()) } else { Err(BAD) }
 }
 
-/// Four streams behind a table of the first three's sizes, section 3.1.1.3.1.6.
+/// Checks four streams of `count` literals in all. A table of the first three streams' sizes precedes them
+/// (section 3.1.1.3.1.6).
 fn four_streams(table: &Huffman, content: &[u8], count: usize) -> bool {
     let Some(jumps) = bytes::<6>(content, 0) else { return false };
     let each = count.div_ceil(4);

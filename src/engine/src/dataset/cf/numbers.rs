@@ -1,4 +1,5 @@
-//! The numbers in attributes: fill values, missing values, factors. Python's types count, as xarray decides by them.
+//! Reads the numbers in attributes: fill values, missing values, factors. Their types in Python are kept, because
+//! xarray's rules depend on them.
 
 use serde_json::{Map, Value};
 
@@ -9,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::json::{bare_float, shown};
 use crate::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
 
-/// Limit on values that mean missing. More are a mistake or an attack.
+/// Limit on values that mean missing. A longer list is a mistake or an attack.
 const MAX_MISSING: usize = 4096;
 
-/// A number of an attribute. Equal numbers are one, whatever their types.
+/// A number of an attribute. Two numbers with the same value are equal, whatever their types.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Int(i128),
@@ -43,12 +44,12 @@ impl Number {
     }
 }
 
-/// A scale or offset, and its type in Python, which decides the type of the result.
+/// A scale or offset with its type in Python, which decides the type of the result.
 #[derive(Clone, Copy)]
 pub(super) enum Factor {
     Int(i128),
     Float(f64),
-    /// A bool or a list of one: no number type for xarray.
+    /// A bool or a list of one number, which xarray doesn't treat as a number type.
     Odd(f64),
 }
 
@@ -81,7 +82,7 @@ fn number(value: &Value) -> Option<Number> {
     }
 }
 
-/// All numbers of a value, which may be a list of lists; `None` for strings, which equal no number.
+/// Returns all numbers of a value, which may be a list of lists. `None` stands for a string, which equals no number.
 pub(super) fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> {
     let mut out = Vec::new();
     let mut rest = vec![value];
@@ -96,7 +97,7 @@ pub(super) fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> 
     if out.len() > MAX_MISSING {
         return Err(refused(&format!("{} numbers in {name}, of which {MAX_MISSING} are read at most", out.len())));
     }
-    // One float makes all of a list floats, and one string makes all of it strings.
+    // One float turns the whole list into floats, and one string turns it into strings.
     if out.iter().any(Option::is_none) {
         out = vec![None; out.len()];
     } else if out.iter().any(|n| matches!(n, Some(Number::Float(_)))) {
@@ -105,7 +106,7 @@ pub(super) fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> 
     Ok(out)
 }
 
-/// v3's attribute `_FillValue`: floats as base64 of a little-endian float64, integers as they are.
+/// Reads v3's attribute `_FillValue`: floats as base64 of a little-endian float64, integers as numbers.
 pub(super) fn encoded_fill(value: &Value, stored: Stored) -> Result<Option<Number>> {
     let wrong = |expected: &str| {
         Error::value(format!(
@@ -156,7 +157,7 @@ pub(super) fn factor(attrs: &Map<String, Value>, name: &str) -> Result<Option<Fa
     })
 }
 
-/// The stored values that equal one of `values`.
+/// Returns the bits of all stored values of `dtype` that equal one of `values`.
 pub(super) fn missing_bits(values: &[Option<Number>], dtype: DType) -> Vec<u64> {
     let mut missing = Vec::new();
     for value in values.iter().flatten() {
@@ -169,7 +170,7 @@ pub(super) fn missing_bits(values: &[Option<Number>], dtype: DType) -> Vec<u64> 
         } else if dtype == DType::Bool {
             missing.extend(value.as_int().filter(|&i| i == 0 || i == 1).map(|i| i as u64));
         } else if dtype.size() == 8 && [2f64.powi(63), 2f64.powi(64)].contains(&value.as_f64()) {
-            // As floats these equal the largest value of their type, which rounds up to them.
+            // Values are compared as floats. The largest integer of the type rounds up to this value, so it equals it.
             let largest = if dtype == DType::I64 { i64::MAX as u64 } else { u64::MAX };
             let rounded = if dtype == DType::I64 { 2f64.powi(63) } else { 2f64.powi(64) };
             match value.as_int().and_then(|i| int_bits(i, dtype)) {

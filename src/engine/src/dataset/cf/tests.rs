@@ -1,4 +1,4 @@
-//! xarray's rules, case by case; `tests/test_cf_attributes.py` compares random attributes with xarray itself.
+//! xarray's rules, case by case. `tests/test_cf_attributes.py` compares random attributes with xarray itself.
 
 use serde_json::json;
 
@@ -41,7 +41,7 @@ fn an_integer_scale_alone_multiplies_in_int64() {
     assert_eq!(c.int_scale, Some(i64::MIN));
     let e = cf(3, DType::U64, None, json!({"scale_factor": i64::MAX as u64 + 1})).unwrap_err();
     assert!(e.message().contains("int64 can't hold"), "{e}");
-    // With a summand, or a fill value of NaN, xarray computes in floats.
+    // With an `add_offset`, or with the fill value NaN, xarray computes in floats.
     let c = cf(3, DType::F32, None, json!({"scale_factor": 2, "add_offset": 1})).unwrap();
     assert_eq!((c.int_scale, c.scale, c.decoded), (None, Some(2.0), DType::F64));
     let nan = u64::from(f32::NAN.to_bits());
@@ -72,7 +72,7 @@ fn unsigned_bytes() {
 
 #[test]
 fn float_fill_values_in_v3_are_base64() {
-    // struct.pack("<d", -9999.0)
+    // The base64 of Python's `struct.pack("<d", -9999.0)`.
     let c = cf(3, DType::F32, None, json!({"_FillValue": "AAAAAICHw8A="})).unwrap();
     assert_eq!((c.missing, c.decoded), (vec![u64::from((-9999f32).to_bits())], DType::F32));
     assert!(cf(3, DType::F32, None, json!({"_FillValue": -9999.0})).is_err());

@@ -1,4 +1,5 @@
-//! What each decoder of the GPU is to a lane ([`StreamDecoder`]), and which one decodes which streams ([`choose`]).
+//! The trait that a lane knows its decoders by ([`StreamDecoder`]), and the choice of the decoder for a stream
+//! ([`choose`]).
 
 use crate::budget::Decoding;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
@@ -13,28 +14,29 @@ use super::nvcomp::Nvcomp;
 
 /// A decoder of streams on the GPU.
 pub(in crate::gpu) trait StreamDecoder {
-    /// Whether it is there.
+    /// Checks that the decoder can be loaded.
     ///
     /// # Errors
-    /// What to install.
+    /// If it can't. The message says what to install.
     fn available(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What a lane needs for streams of which the largest decodes to `largest` bytes. Touches no device.
+    /// Returns the workspace that a lane needs if the largest stream decodes to `largest` bytes. Uses no device.
     ///
     /// # Errors
-    /// If the decoder isn't there, or takes no streams as large.
+    /// If the decoder can't be loaded, or doesn't take such a large stream.
     fn needs(&self, _largest: usize) -> Result<Decoding> {
         Ok(Decoding { least_workspace: 0, workspace_per_mib: 0 })
     }
 
-    /// Whether a lane with this room can decode a stream.
+    /// Whether a lane with this room can decode the stream.
     fn takes(&self, _stream: &ChunkStream, _room: LaneCapacity) -> bool {
         true
     }
 
-    /// How many of the first of these streams fit in one round, each of which [`StreamDecoder::takes`] accepted.
+    /// Returns how many of these streams, from the first on, fit in one round. [`StreamDecoder::takes`] has accepted
+    /// each.
     ///
     /// # Errors
     /// As for [`StreamDecoder::needs`].
@@ -42,42 +44,43 @@ pub(in crate::gpu) trait StreamDecoder {
         Ok(streams.len())
     }
 
-    /// Enqueues the decoding of `streams`, whose entries in the tables are the launch's arrays. Statuses and sizes are written for every
-    /// stream, [`POISON`](crate::gpu::driver::POISON) where the decoder gives none. The caller compares them.
+    /// Enqueues the decoding of `streams`. [`Launch::arrays`] are their entries in the tables. A status and a size are
+    /// written for every stream: [`POISON`](crate::gpu::driver::POISON) if the decoder gives none. The caller checks
+    /// both.
     ///
     /// # Errors
-    /// If the decoder isn't there, or the call is refused.
+    /// If the decoder can't be loaded, or the driver or the decoder refuses the call.
     ///
     /// # Safety
-    /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this point. The
-    /// streams were let pass by [`crate::codec::streams::split`], and fit.
+    /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this
+    /// point. The streams were accepted by [`crate::codec::streams::split`], and fit in the round.
     unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()>;
 }
 
-/// What a lane has for one round.
+/// What a lane has room for in one round.
 #[derive(Clone, Copy)]
 pub(in crate::gpu) struct LaneCapacity {
     /// Bytes of workspace.
     pub workspace: usize,
-    /// Blocks of zstd frames.
+    /// Blocks of zstd frames in the tables.
     pub blocks: usize,
 }
 
-/// What decoders are launched with.
+/// The arguments of [`StreamDecoder::enqueue`].
 pub(in crate::gpu) struct Launch<'a> {
     pub module: &'a Module,
     pub stream: &'a Stream,
     pub tables: &'a mut Tables,
-    /// The entries of its streams.
+    /// Device addresses of the entries of its streams.
     pub arrays: DecodeArrays,
     pub wave: &'a Wave,
-    /// Where encoded bytes are.
+    /// Device address of the staging buffer, which holds the encoded bytes.
     pub staging: u64,
-    /// Address, a multiple of 8, and bytes.
+    /// Device address (a multiple of 8) and bytes.
     pub workspace: (u64, usize),
 }
 
-/// The decoder of streams of this kind.
+/// Returns the decoder of streams of this kind. `zstd` chooses the decoder of zstd frames.
 pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'static dyn StreamDecoder {
     match (codec, zstd) {
         (StreamCodec::Zstd, ZstdDecoder::Kernels) => &ZstdKernels,
@@ -87,14 +90,14 @@ pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'s
     }
 }
 
-/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for
+/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default), or `nvcomp` for
 /// comparison.
 const ZSTD: &str = "DALI_ZARR_ZSTD";
 
-/// The decoder of zstd frames that the environment asks for.
+/// Returns the decoder of zstd frames that the environment asks for.
 ///
 /// # Errors
-/// If there is none of this name.
+/// If the variable names no decoder.
 pub(in crate::gpu) fn zstd_decoder() -> Result<ZstdDecoder> {
     match std::env::var(ZSTD).ok().as_deref() {
         None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),

@@ -1,5 +1,5 @@
-//! This project's kernels, which stay within their buffers whatever the bytes are: deflate (inside gzip and zlib), LZ4 with Snappy,
-//! and zstd.
+//! Decoding by this project's kernels, which stay within their buffers whatever the bytes are: deflate (inside gzip and
+//! zlib), LZ4 with Snappy, and zstd.
 
 use dali_zarr_kernels::zstd;
 
@@ -30,12 +30,13 @@ impl StreamDecoder for Lz4 {
     }
 }
 
-/// `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. Each stream has a plan.
+/// `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. They decode only streams that have a plan.
 pub(super) struct ZstdKernels;
 
 impl StreamDecoder for ZstdKernels {
     fn needs(&self, largest: usize) -> Result<Decoding> {
-        // Any one frame fits. Data take half of their decoded bytes to all of them; all are reserved.
+        // The least workspace holds any one frame. Data need workspace for half to all of their decoded bytes; as much
+        // as all of them is reserved.
         Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 1 << 20 })
     }
 
@@ -79,8 +80,8 @@ impl StreamDecoder for ZstdKernels {
             out_sizes: launch.arrays.out_sizes,
             statuses: launch.arrays.statuses,
         };
-        // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied; the
-        // workspace has room (`fits`); buffers and slots are aligned to 256 bytes and have such lengths.
+        // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied;
+        // the workspace has room (`fits`); buffers and slots begin and end at multiples of 256.
         unsafe { launch.module.launch_zstd(launch.stream, &together, &arrays) }
     }
 }

@@ -1,5 +1,5 @@
-//! The decoders of a lane. Streams are decoded in rounds that fit the lane's tables and workspace. The results of each
-//! round are kept until the wave is done.
+//! The decoders of a lane. Streams are decoded in rounds that fit the lane's tables and workspace. The results of all
+//! rounds are collected until the wave is done.
 //!
 //! `unsafe` is allowed here: device addresses come from the staging buffer, the slots and the tables.
 
@@ -28,7 +28,7 @@ use crate::messages::Wave;
 use decoder::{LaneCapacity, Launch};
 pub(in crate::gpu) use decoder::{choose, zstd_decoder};
 
-/// The kind of a stream, for a decoder that takes several kinds.
+/// Returns the kind of a stream, for a decoder that takes several kinds.
 const fn kind(codec: StreamCodec) -> StreamKind {
     match codec {
         StreamCodec::Snappy => StreamKind::Snappy,
@@ -36,7 +36,7 @@ const fn kind(codec: StreamCodec) -> StreamKind {
     }
 }
 
-/// Streams for which this is equal go to the same decoder.
+/// Returns a codec that stands for the decoder: streams with equal results go to the same decoder.
 const fn decoder(codec: StreamCodec) -> StreamCodec {
     match codec {
         StreamCodec::Snappy => StreamCodec::Lz4,
@@ -46,13 +46,13 @@ const fn decoder(codec: StreamCodec) -> StreamCodec {
 
 /// The decoders of a lane.
 pub(super) struct Decoder {
-    /// The decoder of zstd frames.
+    /// Which decoder decodes zstd frames.
     pub zstd: ZstdDecoder,
     module: Arc<Module>,
     workspace: DeviceBuffer,
-    /// Which streams are in the tables.
+    /// The indexes of the streams that are in the tables.
     round: Range<usize>,
-    /// Chunks of which a stream couldn't be decoded, in the rounds before.
+    /// Chunks with a stream that couldn't be decoded, in all collected rounds. An index may occur twice.
     failed: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Decoder {
         })
     }
 
-    /// What the lane has for one round.
+    /// What the lane has room for in one round.
     fn room(&self, tables: &Tables) -> LaneCapacity {
         LaneCapacity { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
     }
@@ -77,8 +77,8 @@ impl Decoder {
         part.codec.is_none_or(|codec| choose(codec, self.zstd).takes(part, self.room(tables)))
     }
 
-    /// Starts the decoding of all streams, and the verification of the checksums that they carry. Waits only where they
-    /// are too many for one round.
+    /// Enqueues the decoding of all streams and the verification of their checksums. Waits only if they don't fit in
+    /// one round: then before each further round.
     pub fn start(
         &mut self,
         stream: &Stream,
@@ -101,7 +101,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// How many of these streams fit in one round: each decoder's workspace and tables limit them.
+    /// Returns how many of these streams, from the first on, fit in one round. Tables and workspace limit the number.
     fn fits(&self, streams: &[Encoded], tables: &Tables) -> Result<usize> {
         let mut n = 0;
         for group in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
@@ -111,7 +111,7 @@ impl Decoder {
                 break;
             }
         }
-        // One always fits: `takes` refused all others.
+        // One stream always fits: those that don't were refused by `takes`.
         Ok(n.max(1))
     }
 
@@ -153,19 +153,20 @@ impl Decoder {
             let arrays = tables.decode_arrays(&round, first);
             let tables = &mut *tables;
             let mut launch = Launch { module: &self.module, stream, tables, arrays, wave, staging, workspace };
-            // SAFETY: the entries of the group from `first` on were sent on this stream; the streams were split by `sort`; the
+            // SAFETY: the group's entries, from `first` on, were sent on this stream; `sort` split the streams; the
             // scheduler keeps their memory until the wave has ended; `fits` found room.
             unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group)? };
             first += group.len();
         }
         let (at, to) = (tables.address(round.checksums), tables.address(round.mismatches));
-        // SAFETY: the jobs were sent on this stream; outputs hold what was decoded before on it, at addresses that are
-        // multiples of 16 (`sort` refuses others).
+        // SAFETY: the jobs were sent on this stream, and the outputs are decoded on it before; their addresses are
+        // multiples of 16, because `sort` refuses others.
         unsafe { self.module.launch_checksum(stream, at, sums.len() as u32, to)? };
         tables.receive(stream, round.received())
     }
 
-    /// Checks the statuses, sizes and checksums of the round in the tables, which has ended.
+    /// Checks the statuses, sizes and checksums of the round in the tables, which must have ended. Adds the chunks of
+    /// failed streams to `failed`.
     fn collect(&mut self, tables: &mut Tables, streams: &[Encoded]) {
         let streams = &streams[self.round.clone()];
         let sums = streams.iter().filter(|s| s.checksum.is_some()).count();
@@ -181,7 +182,7 @@ impl Decoder {
         }
     }
 
-    /// The chunks with a stream that could not be decoded, after all rounds.
+    /// Returns the indexes of the chunks with a stream that could not be decoded. All rounds must have ended.
     pub fn failed(&mut self, tables: &mut Tables, streams: &[Encoded]) -> Vec<usize> {
         self.collect(tables, streams);
         self.round = 0..0;

@@ -1,6 +1,6 @@
 //! Decodes batches of zstd frames by nvCOMP.
 //!
-//! Findings about the library that decide how it is used:
+//! How it is used follows from these findings:
 //! - A malformed stream can make it read out of bounds, which costs the process its CUDA context. So it gets only
 //!   streams that [`crate::codec::streams`] accepted.
 //! - Its gzip and deflate decoders write beyond their output when the data is damaged, and no cheap check shows such
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::gpu::driver::{DecodeArrays, POISON, Stream, memset_async};
 use crate::gpu::streams::Stream as Encoded;
 
-/// The library, or the error that says what to install.
+/// Returns the library, or an error that says what to install.
 fn library() -> Result<&'static nvcomp_sys::Library> {
     nvcomp_sys::load().map_err(|e| Error::runtime(e.to_string()))
 }
@@ -31,7 +31,8 @@ impl StreamDecoder for Nvcomp {
     }
 
     fn needs(&self, largest: usize) -> Result<Decoding> {
-        /// Streams by which the library is asked what many need.
+        /// The library is asked for the workspace of this many streams, to find out what each MiB of many streams
+        /// takes.
         const MANY: usize = 256;
         let total = largest.saturating_mul(MANY);
         let many = temp_bytes(MANY, largest, total)? as u128;
@@ -65,11 +66,11 @@ impl StreamDecoder for Nvcomp {
     }
 }
 
-/// Bytes of workspace for `n` streams, none of which decodes to more than `stream` bytes, all together to no more than
-/// `total`. Touches no device.
+/// Returns the bytes of workspace for `n` streams, if each decodes to at most `stream` bytes and all together to at
+/// most `total`. Uses no device.
 ///
 /// # Errors
-/// If the library isn't there, or doesn't support streams as large.
+/// If the library can't be loaded, or doesn't support such large streams.
 pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize> {
     let library = library()?;
     library.zstd_temp_size(n, stream, total).map_err(|status| {
@@ -77,15 +78,16 @@ pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize>
     })
 }
 
-/// Enqueues the decoding of `n` streams, the longest of which decodes to `longest` bytes, with a workspace of that address and length.
+/// Enqueues the decoding of `n` streams. The longest one decodes to `longest` bytes. The workspace has the address
+/// `temp_ptr` and `temp_len` bytes.
 ///
 /// # Errors
-/// If the library isn't there or refuses the call, or the workspace is too small for one stream.
+/// If the library can't be loaded or refuses the call, or the workspace is too small for one stream.
 ///
 /// # Safety
-/// The arrays have `n` entries of device memory whose contents are addresses and sizes of device memory, and the workspace, at a
-/// multiple of 8, has its length; all stay valid until the stream has passed this point. The compressed streams are what
-/// [`crate::codec::streams::inspect`] let pass.
+/// The arrays are in device memory and have `n` entries, which name device memory. The workspace begins at a multiple
+/// of 8 and has its length. All of it stays valid until the stream has passed this point. The compressed streams were
+/// accepted by [`crate::codec::streams::inspect`].
 pub(super) unsafe fn decode_async(
     stream: &Stream,
     arrays: &DecodeArrays,
@@ -93,7 +95,8 @@ pub(super) unsafe fn decode_async(
     longest: usize,
     (temp_ptr, temp_len): (u64, usize),
 ) -> Result<()> {
-    // The sum of the sizes lies on the device; what one stream alone would need is a bound that is known here.
+    // The sum of the decoded sizes is only known on the device. With the longest stream alone as the sum, this is a
+    // lower bound of the workspace.
     let needed = temp_bytes(n, longest, longest)?;
     if temp_len < needed {
         return Err(Error::runtime(format!(
@@ -112,7 +115,7 @@ pub(super) unsafe fn decode_async(
         statuses: arrays.statuses,
     };
     let raw = stream.raw() as nvcomp_sys::sys::cudaStream_t;
-    // SAFETY: both arrays have n entries, says the caller.
+    // SAFETY: the caller promises that both arrays have `n` entries.
     unsafe {
         memset_async(stream, arrays.statuses, POISON, n * size_of::<i32>())?;
         memset_async(stream, arrays.out_sizes, POISON, n * size_of::<u64>())?;

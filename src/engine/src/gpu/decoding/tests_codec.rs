@@ -1,4 +1,5 @@
-//! Streams from real encoders, through the host's walk and nvCOMP, back to the same bytes; and what damage does.
+//! Streams of real encoders are inspected on the host and decoded on the GPU (zstd by nvCOMP), and must give the same
+//! bytes again. Damaged streams must do no harm.
 
 use super::nvcomp::{decode_async, temp_bytes};
 use crate::codec::Compression;
@@ -11,7 +12,7 @@ use crate::gpu::driver::{DecodeArrays, DeviceBuffer, memset_async};
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, StreamKind};
 use std::time::Instant;
 
-/// Bytes after each output that must stay as they are.
+/// Bytes after each output that the decoder must not change.
 const GUARD: usize = 4096;
 const CODECS: [(Compression, StreamCodec); 4] = [
     (Compression::Zstd, StreamCodec::Zstd),
@@ -25,7 +26,7 @@ struct Outcome {
     size: u64,
     bytes: Vec<u8>,
     mismatch: bool,
-    /// Bytes behind the output up to the last that was written.
+    /// Bytes from the end of the output to the last changed byte behind it; 0: none is changed.
     beyond: usize,
 }
 
@@ -39,10 +40,10 @@ fn compress(codec: Compression, data: &[u8], level: u32) -> Vec<u8> {
     }
 }
 
-/// Streams on the device, with all that their decoding needs.
+/// Streams on the device, with everything that their decoding needs.
 struct Batch {
     codec: StreamCodec,
-    /// Of each stream: where its output begins, and the decoded length.
+    /// For each stream: where its output begins, and its decoded bytes.
     places: Vec<(usize, usize)>,
     sums: Vec<Option<Checksum>>,
     /// Input; addresses and sizes of the streams, room and addresses of the outputs; workspace; checksum jobs.
@@ -54,14 +55,14 @@ struct Batch {
 }
 
 impl Batch {
-    /// Streams that the walk let pass: (compressed, decoded length).
+    /// Uploads streams that `inspect` accepts: (compressed bytes, decoded length).
     fn new(gpu: &Gpu, kind: Compression, codec: StreamCodec, streams: &[(Vec<u8>, usize)]) -> Result<Self> {
         let (mut input, mut ins, mut places, mut sums, mut room) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 0);
         for (compressed, decoded_len) in streams {
             let Verdict::Gpu { start, len, checksum } = inspect(kind, compressed, *decoded_len) else {
                 panic!("the walk let it pass before");
             };
-            // At any alignment: that is how streams lie in shards.
+            // Streams lie at any alignment in shards.
             let at = input.len() + 1;
             input.resize(at, 0);
             input.extend_from_slice(&compressed[start..start + len]);
@@ -95,7 +96,7 @@ impl Batch {
             ChecksumJob { data: output.ptr() + place.0 as u64, len: place.1 as u64, kind: kind as u32, expected }
         };
         let jobs = gpu.upload(&bytes_of(&places.iter().zip(&sums).map(job).collect::<Vec<_>>()));
-        // All are LZ4, where it matters.
+        // Only `dz_lz4` reads the kinds, and here it gets LZ4 streams only.
         let kinds = gpu.upload(&bytes_of(&vec![StreamKind::Lz4 as u32; n]));
         Ok(Self {
             codec,
@@ -109,7 +110,7 @@ impl Batch {
         })
     }
 
-    /// Enqueues the decoding. The batch has to live until the stream is awaited.
+    /// Enqueues the decoding. The batch must live until the stream is synchronised.
     fn enqueue(&self, gpu: &Gpu) -> Result<()> {
         let [_, in_ptrs, in_sizes, out_caps, out_ptrs, temp, _, kinds] = &self.buffers;
         let arrays = DecodeArrays {
@@ -134,7 +135,7 @@ impl Batch {
     }
 }
 
-/// Decodes streams that the walk let pass, verifies their checksums and looks behind their ends.
+/// Decodes streams that `inspect` accepts, verifies their checksums, and looks for changed bytes behind their outputs.
 fn decode(gpu: &Gpu, kind: Compression, codec: StreamCodec, streams: &[(Vec<u8>, usize)]) -> Result<Vec<Outcome>> {
     let batch = Batch::new(gpu, kind, codec, streams)?;
     batch.enqueue(gpu)?;
@@ -200,7 +201,7 @@ fn gpu_changed_values_do_not_match_their_checksum() {
     if !nvcomp() {
         return;
     }
-    // Noise is stored as it is, so that a changed byte harms nothing but the values.
+    // Encoders store noise uncompressed, so a changed byte changes the values and nothing else.
     let data = sample(0, 100_000);
     for (kind, codec) in CODECS.into_iter().take(3) {
         let mut compressed =
@@ -213,8 +214,8 @@ fn gpu_changed_values_do_not_match_their_checksum() {
     }
 }
 
-/// Damage that the walk lets pass never harms what lies beside a deflate stream or an LZ4 block, and is seen where
-/// there is a checksum.
+/// Damaged deflate streams and LZ4 blocks that `inspect` accepts never change bytes outside their outputs. Checksums,
+/// where there are any, show the damage.
 #[test]
 fn gpu_damaged_streams_stay_within_their_buffers() {
     let Some(gpu) = gpu() else { return };
@@ -277,8 +278,8 @@ fn gpu_decode_rates() {
     }
 }
 
-/// Sends damaged streams that the walk can't tell from good ones, of the codec named in DALI_ZARR_DAMAGE, and prints what
-/// comes of them.
+/// Decodes damaged streams that `inspect` accepts, and prints how many were noticed. DALI_ZARR_DAMAGE names the codec;
+/// with the suffix `-cut` streams are cut short instead of changed.
 #[test]
 #[ignore = "loses the process's CUDA context where the decoder does not hold: run alone, one codec a process"]
 fn gpu_damage() {

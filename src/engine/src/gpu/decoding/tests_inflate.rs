@@ -1,4 +1,4 @@
-//! The kernels for deflate streams against their host twin, and how fast they are.
+//! Compares the kernels for deflate streams with the same code on the host, and measures how fast they are.
 
 use crate::codec::streams::tests::sample;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
@@ -7,7 +7,7 @@ use dali_zarr_kernels::{INFLATE, host, inflate_kernel};
 use flate2::write::DeflateEncoder;
 use std::io::Write;
 
-/// Bytes between outputs that must stay as they are.
+/// Bytes between outputs that the kernels must not change.
 const GUARD: usize = 512;
 
 fn deflate(data: &[u8], level: u32) -> Vec<u8> {
@@ -16,8 +16,9 @@ fn deflate(data: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Raw streams on the device, each at an alignment of its own, with room for what they decode to.
+/// Raw deflate streams on the device, at any alignment, and room for their outputs.
 struct Batch {
+    /// For each stream: where its output begins, and the room for it in bytes.
     outputs: Vec<(usize, usize)>,
     arrays: [DeviceBuffer; 6],
     _input: DeviceBuffer,
@@ -25,7 +26,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Streams and the room for each.
+    /// Uploads streams. Each is given with the room for its output in bytes.
     fn new(gpu: &Gpu, streams: &[(&[u8], usize)]) -> Self {
         let (mut input, mut ins, mut outputs, mut room) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for &(bytes, capacity) in streams {
@@ -62,14 +63,14 @@ impl Batch {
         unsafe { gpu.module.launch_inflate_by(which, &gpu.stream, &arrays, self.outputs.len() as u32).unwrap() };
     }
 
-    /// Of each stream: the status, and the bytes that it decoded to.
+    /// Returns for each stream its status and the number of bytes that it decoded to.
     fn statuses(&self, gpu: &Gpu) -> Vec<(i32, usize)> {
         let (sizes, statuses) = (gpu.download(&self.arrays[3]), gpu.download(&self.arrays[4]));
         let word = |from: &[u8], at: usize| u32::from_le_bytes(from[at..at + 4].try_into().unwrap());
         (0..self.outputs.len()).map(|i| (word(&statuses, 4 * i) as i32, word(&sizes, 8 * i) as usize)).collect()
     }
 
-    /// The same with each stream's output and the guard behind it.
+    /// As [`Self::statuses`], and for each stream also its output with the guard behind it.
     fn results(&self, gpu: &Gpu) -> Vec<(i32, usize, Vec<u8>)> {
         let bytes = gpu.download(&self.output);
         let output = |&(at, capacity): &(usize, usize)| bytes[at..at + capacity + GUARD].to_vec();
@@ -77,7 +78,7 @@ impl Batch {
     }
 }
 
-/// Good and damaged streams of all kinds, each with the room for it.
+/// Returns good and damaged streams of all kinds, each with the room for its output.
 fn streams(random: &mut Random) -> Vec<(Vec<u8>, usize)> {
     let mut streams: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 10), (vec![7], 10)];
     for len in [0usize, 1, 7, 258, 4096, 65_536, 131_073, 1_000_000] {
@@ -107,7 +108,7 @@ fn streams(random: &mut Random) -> Vec<(Vec<u8>, usize)> {
     streams
 }
 
-/// DALI_ZARR_TEST_STREAMS: about how many of the streams to take, for tools that slow the kernels down.
+/// DALI_ZARR_TEST_STREAMS limits the number of streams (roughly), for tools that slow the kernels down.
 #[test]
 fn gpu_inflates_as_the_host_does() {
     let Some(gpu) = gpu() else { return };
@@ -142,7 +143,8 @@ fn gpu_inflates_as_the_host_does() {
     }
 }
 
-/// A field of float32 as weather models have them: smooth, with noise at all scales, rounded to 16 bits of its range.
+/// Makes a field of float32 like those of weather models: smooth, with noise at all scales, rounded to 16 bits of its
+/// range.
 fn field(random: &mut Random, rows: usize, columns: usize) -> Vec<f32> {
     let mut sum = vec![0f32; rows * columns];
     for octave in 0..9 {
@@ -184,7 +186,7 @@ fn gpu_bench_inflate() {
                     batch.clear(&gpu);
                     batch.enqueue(&gpu, which);
                     assert!(batch.statuses(&gpu).iter().all(|&found| found == (0, len)), "{kernel}: not decoded");
-                    // All of a gigabyte would take longer than everything else.
+                    // To compare a gigabyte would take longer than everything else.
                     if n * len < 300_000_000 {
                         for (i, (_, _, bytes)) in batch.results(&gpu).into_iter().enumerate() {
                             assert!(bytes[..len] == *parts[i % parts.len()], "{kernel}: wrong values");

@@ -19,7 +19,7 @@ pub unsafe fn copy_to_device_async(stream: &Stream, dst: u64, src: *const u8, le
     check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), len, stream.handle) })
 }
 
-/// Enqueues a copy to device memory from wherever `src` is: page-locked memory or the device.
+/// Enqueues a copy to device memory. `src` is in page-locked memory or on the device.
 ///
 /// # Errors
 /// If the driver refuses, or an earlier operation failed.

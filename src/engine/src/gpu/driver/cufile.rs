@@ -1,8 +1,8 @@
 //! GPUDirect Storage: NVIDIA's cuFile, which reads files to device memory. Opened at run time, once for the process.
 //!
-//! Where the machine's driver, file system and disk allow it the bytes go from the disk to the device; elsewhere cuFile copies
-//! them through buffers of its own (its compatibility mode), with the same results. The functions and structures are those of
-//! cuFile's API reference, version 1.
+//! If the machine's driver, file system and disk allow it, the bytes go from the disk to the device. Otherwise cuFile
+//! copies them through its own buffers (its compatibility mode), with the same results. The functions and structures
+//! are those of cuFile's API reference, version 1.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -16,10 +16,11 @@ use libloading::Library;
 use super::Device;
 use crate::error::{Error, Result};
 
-/// Shows that the kernel's part is loaded, without which only the compatibility mode is left.
+/// This path exists if the kernel module `nvidia-fs` is loaded. Without it, cuFile has only the compatibility mode.
 const KERNEL_PART: &str = "/proc/driver/nvidia-fs";
 
-/// Names a file for cuFile, beside the system's loader.
+/// The environment variable with the path of cuFile's library. If it isn't set, the system's loader looks for
+/// [`SONAMES`].
 const NAMED: &str = "DALI_ZARR_CUFILE";
 const SONAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
 
@@ -34,7 +35,7 @@ struct Status {
     driver: i32,
 }
 
-/// `CUfileDescr_t` for a descriptor of Linux.
+/// `CUfileDescr_t` for a file descriptor of Linux.
 #[repr(C)]
 struct Descriptor {
     kind: i32,
@@ -47,7 +48,7 @@ const OPAQUE_FD: i32 = 1;
 
 type Handle = *mut c_void;
 
-/// cuFile, opened.
+/// The functions of cuFile, loaded.
 pub struct CuFile {
     register: unsafe extern "C" fn(*mut Handle, *mut Descriptor) -> Status,
     deregister: unsafe extern "C" fn(Handle),
@@ -57,16 +58,16 @@ pub struct CuFile {
 }
 
 impl CuFile {
-    /// The library, with its driver opened; the same for the whole process, and never closed.
+    /// Loads the library and opens its driver, once for the whole process. It is never closed.
     ///
     /// # Errors
-    /// Where it was looked for and what to install, or what cuFile says.
+    /// If it isn't found (the message says where it was looked for, and what to install), or cuFile fails.
     pub fn open() -> Result<&'static Self> {
         static OPENED: OnceLock<Result<CuFile>> = OnceLock::new();
         OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
     }
 
-    /// Whether reads can go directly to the device on this machine, as far as files of the system tell.
+    /// Whether reads may go directly to the device: whether the kernel module is loaded.
     pub fn may_be_direct() -> bool {
         Path::new(KERNEL_PART).exists()
     }
@@ -81,7 +82,7 @@ impl CuFile {
         for name in names {
             // SAFETY: the library's initialisers need neither CUDA nor a driver.
             match unsafe { Library::new(&name) } {
-                // SAFETY: the library is cuFile, by its name or by the user's word, and is never closed.
+                // SAFETY: the library is cuFile, because of its name or because the user says so, and is never closed.
                 Ok(library) => return unsafe { Self::resolve(Box::leak(Box::new(library))) },
                 Err(e) => tried.push(format!("{}: {e}", name.display())),
             }
@@ -89,13 +90,15 @@ impl CuFile {
         Err(Error::value(format!("io=\"gds\": cuFile could not be loaded; {ADVICE}. Tried: {}", tried.join("; "))))
     }
 
+    /// Looks up the functions and opens the driver.
+    ///
     /// # Safety
-    /// It is cuFile.
+    /// `library` is cuFile.
     unsafe fn resolve(library: &'static Library) -> Result<Self> {
         /// # Safety
         /// `T` is the function's type.
         unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T> {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises that `T` is the function's type.
             let symbol = unsafe { library.get::<T>(name.as_bytes()) };
             symbol.map(|s| *s).map_err(|e| Error::value(format!("cuFile lacks {name}: {e}; {ADVICE}")))
         }
@@ -114,10 +117,12 @@ impl CuFile {
         }
     }
 
-    /// Registers device memory, so that reads to it need no detour. Memory that can't be registered is read to all the same.
+    /// Registers device memory, so that reads to it bypass cuFile's own buffers. Reads to memory that can't be
+    /// registered work too.
     ///
     /// # Safety
-    /// The memory is allocated, of `device`, and stays so until the result is dropped; and nothing is read to it then.
+    /// The memory is allocated on `device`, and freed only after the result is dropped. When the result is dropped, no
+    /// read to the memory is under way.
     pub unsafe fn register(&'static self, device: &Arc<Device>, address: u64, len: usize) -> Registered {
         let bound = device.bind().is_ok();
         // SAFETY: the caller vouches for the memory.
@@ -126,21 +131,21 @@ impl CuFile {
         Registered { cufile: self, device: Arc::clone(device), address: registered.then_some(address) }
     }
 
-    /// Reads parts of a file to the current context's device: for each its offset in the file, its bytes and the device address.
-    /// Done when it returns.
+    /// Reads parts of a file to the device of the current context. Each part has an offset in the file, a number of
+    /// bytes and a device address. The reads have ended when it returns.
     ///
     /// # Errors
-    /// What cuFile or the system says, or that the file ends before.
+    /// If cuFile or the system refuses, or the file ends before a part does.
     ///
     /// # Safety
-    /// The context of the device is bound to this thread; each address has room for its part.
+    /// The context of the device is current on this thread. Each address has room for its part.
     pub unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()> {
         let mut fd = MaybeUninit::<u64>::zeroed();
-        // SAFETY: a union of an int and a pointer, of which the int is meant.
+        // SAFETY: the field is a union of an int and a pointer, and has room for the int.
         unsafe { fd.as_mut_ptr().cast::<i32>().write(file.as_raw_fd()) };
         let mut descriptor = Descriptor { kind: OPAQUE_FD, fd, operations: std::ptr::null() };
         let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: both are written, and read, during the call only; the file stays open until the handle is gone.
+        // SAFETY: the call reads and writes both, and keeps neither; the file stays open until the handle is gone.
         check("cuFileHandleRegister", unsafe { (self.register)(&mut handle, &mut descriptor) })?;
         let result = parts.iter().try_for_each(|&(offset, len, address)| {
             let mut have = 0;
@@ -182,10 +187,11 @@ fn check(call: &str, status: Status) -> Result<()> {
     Err(Error::runtime(format!("{call} failed with cuFile's error {} (CUDA's {})", status.code, status.driver)))
 }
 
-/// Device memory that cuFile knows. Dropping it ends that.
+/// Device memory that is registered with cuFile. Dropping it ends the registration.
 pub struct Registered {
     cufile: &'static CuFile,
     device: Arc<Device>,
+    /// `None` if cuFile refused the memory.
     address: Option<u64>,
 }
 

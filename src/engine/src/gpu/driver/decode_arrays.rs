@@ -1,23 +1,24 @@
-//! The arrays in device memory through which decoders are told of their streams, and answer.
+//! The arrays in device memory that describe streams to a decoder, and take its results.
 
-/// What status and size arrays hold where nothing was written (in each byte): no status of any decoder.
+/// Each byte of a status or a size that a decoder didn't write. No decoder has a status of such bytes.
 pub const POISON: u8 = 0xa5;
 
-/// Device addresses of the arrays of one batch; each has an entry per stream, 64 bits wide but for the statuses.
+/// Device addresses of the arrays of one batch of streams. Each array has an entry for each stream. Entries have 64
+/// bits, except statuses and kinds, which have 32.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeArrays {
-    /// Where each compressed stream lies, at any alignment.
+    /// The address of each compressed stream, at any alignment.
     pub in_ptrs: u64,
-    /// Bytes of each.
+    /// The bytes of each compressed stream.
     pub in_sizes: u64,
-    /// Room for each decoded stream.
+    /// The room for each decoded stream, in bytes.
     pub out_caps: u64,
-    /// Out: bytes that each decoded to.
+    /// Out: the bytes that each stream decoded to.
     pub out_sizes: u64,
-    /// Out: a status of 32 bits for each; 0 is success, [`POISON`] in each byte where none was written.
+    /// Out: the status of each stream. 0: it was decoded. [`POISON`] in each byte: the decoder wrote none.
     pub statuses: u64,
-    /// Where each decoded stream goes.
+    /// The address that each decoded stream goes to.
     pub out_ptrs: u64,
-    /// What kind of stream each is, 32 bits, for decoders that take several.
+    /// The kind of each stream, for decoders that take several kinds.
     pub kinds: u64,
 }

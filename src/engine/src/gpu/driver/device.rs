@@ -6,7 +6,7 @@ use cudarc::driver::{result, sys};
 use dali_zarr_kernels::CUDA;
 use std::sync::{Arc, OnceLock};
 
-/// A CUDA device whose primary context is retained while this lives.
+/// A CUDA device. Its primary context is retained as long as this lives.
 #[derive(Debug)]
 pub struct Device {
     ordinal: i32,
@@ -21,7 +21,7 @@ unsafe impl Send for Device {}
 // SAFETY: likewise; nothing here is changed after construction.
 unsafe impl Sync for Device {}
 
-/// Loads and initialises the driver, once. The outcome is remembered: a driver doesn't appear later in a process.
+/// Loads and initialises the driver, once. The result is kept: a missing driver doesn't appear later in a process.
 fn driver() -> Result<()> {
     static DRIVER: OnceLock<Result<()>> = OnceLock::new();
     DRIVER
@@ -53,11 +53,11 @@ fn driver() -> Result<()> {
 }
 
 impl Device {
-    /// Opens the device with this ordinal (as `CUDA_VISIBLE_DEVICES` leaves them) and retains its primary context.
-    /// The context isn't made current: see [`Device::bind`].
+    /// Opens the device with this ordinal (among those that `CUDA_VISIBLE_DEVICES` leaves) and retains its primary
+    /// context. The context isn't made current: see [`Device::bind`].
     ///
     /// # Errors
-    /// If there is no driver, it is too old, there is no such device, or its context can't be had.
+    /// If there is no driver, it is too old, there is no such device, or its context can't be created.
     pub fn open(ordinal: i32) -> Result<Arc<Self>> {
         driver()?;
         let count = result::device::get_count().map_err(|e| driver_error("cuDeviceGetCount", e))?;
@@ -68,7 +68,7 @@ impl Device {
         }
         let handle = result::device::get(ordinal).map_err(|e| driver_error("cuDeviceGet", e))?;
         let attribute = |which| {
-            // SAFETY: the handle is of a device.
+            // SAFETY: the handle belongs to a device.
             unsafe { result::device::get_attribute(handle, which) }.map_err(|e| driver_error("cuDeviceGetAttribute", e))
         };
         use sys::CUdevice_attribute as Attribute;
@@ -80,23 +80,24 @@ impl Device {
         Ok(Arc::new(Self { ordinal, handle, context, multiprocessors, shared_memory }))
     }
 
-    /// The number that it was opened with.
+    /// The number that the device was opened with.
     pub fn ordinal(&self) -> i32 {
         self.ordinal
     }
 
-    /// How many multiprocessors it has.
+    /// The number of multiprocessors.
     pub fn multiprocessors(&self) -> i32 {
         self.multiprocessors
     }
 
-    /// Bytes of shared memory that a block of threads may have at most.
+    /// The most bytes of shared memory that a block of threads may have.
     pub fn shared_memory(&self) -> i32 {
         self.shared_memory
     }
 
-    /// Makes its context current on the calling thread. Cheap when it already is. What allocates, creates or frees calls this itself.
-    /// Whoever enqueues something, or asks for its end, calls it before, once for many calls. Without a current context they fail.
+    /// Makes the context current on the calling thread. This is cheap if it already is. Functions that allocate, create
+    /// or free call this themselves. Before functions that enqueue work or ask for its end, the caller must call it;
+    /// once is enough for many calls. Without a current context they fail.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -111,7 +112,7 @@ impl Device {
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
     }
 
-    /// Free and total bytes of its memory, of all processes together.
+    /// Returns the free and the total bytes of the device's memory. Memory of all processes counts as used.
     ///
     /// # Errors
     /// If the driver refuses.

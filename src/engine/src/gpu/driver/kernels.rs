@@ -8,7 +8,7 @@ use dali_zarr_kernels::{FATBIN, INFLATE, LZ4_THREADS, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-/// Device addresses of the arrays that moving boxes takes.
+/// Device addresses of the arrays that describe boxes to be moved.
 #[derive(Clone, Copy, Debug)]
 pub struct AssembleArrays {
     /// A [`dali_zarr_kernels::Job`] for each box.
@@ -17,7 +17,8 @@ pub struct AssembleArrays {
     pub tile_start: u64,
     /// The [`dali_zarr_kernels::Op`]s that the jobs name.
     pub ops: u64,
-    /// The numbers of 64 bits to which operations add how many NaNs they replace; `None` if none of them replaces any.
+    /// Counters of 64 bits, to which operations add the number of NaNs that they replace; `None` if no operation
+    /// replaces NaNs.
     pub counters: Option<u64>,
 }
 
@@ -30,7 +31,7 @@ pub struct ZstdArrays {
     pub blocks: u64,
     /// [`zstd::Wave::work`].
     pub work: u64,
-    /// Memory for what is decoded in between.
+    /// Memory for intermediate results: literals and sequences.
     pub workspace: u64,
     /// A [`zstd::BlockResult`] for each block.
     pub results: u64,
@@ -94,7 +95,7 @@ impl Module {
             let zstd_entropy = function("dz_zstd_entropy")?;
             let shared = zstd::entropy_shared(device.shared_memory() as u32) as i32;
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is of this module.
+            // SAFETY: the function belongs to this module.
             check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(zstd_entropy, most, shared) })?;
             Ok(Self {
                 device: device.clone(),
@@ -121,15 +122,15 @@ impl Module {
         }
     }
 
-    /// Enqueues the moving of `n_jobs` boxes, which have `n_tiles` tiles together.
+    /// Enqueues the moving of `n_jobs` boxes, which have `n_tiles` tiles in all.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
     ///
     /// # Safety
-    /// The arrays are in device memory, or in memory that the device can read, and stay there until the stream has
-    /// passed this point, and so does the memory that the jobs name. Elements are aligned to their size. No two jobs
-    /// write the same element.
+    /// The arrays are in device memory, or in memory that the device can read. They and the memory that the jobs name
+    /// stay valid until the stream has passed this point. Elements are aligned to their size. No two jobs write the
+    /// same element.
     pub unsafe fn launch_assemble(
         &self,
         stream: &Stream,
@@ -150,13 +151,14 @@ impl Module {
         unsafe { self.launch("dz_assemble_fill", self.assemble_fill, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
-    /// The same for operations whose elements have the mean and stddev of their channel, which are of no other launch.
+    /// As [`Self::launch_assemble`], for operations with a table of channels
+    /// ([`NORM_TABLE`](dali_zarr_kernels::NORM_TABLE)), which the other kernels don't take.
     ///
     /// # Errors
     /// As [`Self::launch_assemble`].
     ///
     /// # Safety
-    /// As for [`Self::launch_assemble`]; the jobs' operations have tables in device memory, with all channels that jobs name.
+    /// As for [`Self::launch_assemble`]. The tables are in device memory, and have all channels that the jobs name.
     pub unsafe fn launch_channels(
         &self,
         stream: &Stream,
@@ -178,8 +180,8 @@ impl Module {
         unsafe { self.launch("dz_assemble_channels", function, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
-    /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of
-    /// as many [`dali_zarr_kernels::ChecksumResult`]s.
+    /// Enqueues the verification of the checksums of `n` buffers: `jobs` is an array of
+    /// [`dali_zarr_kernels::ChecksumJob`]s, `results` an array of [`dali_zarr_kernels::ChecksumResult`]s.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
@@ -194,15 +196,16 @@ impl Module {
         unsafe { self.launch("dz_checksum", self.checksum, stream, (n, THREADS), &mut arguments) }
     }
 
-    /// Enqueues `n` raw copies: `copies` is an array of [`dali_zarr_kernels::CopyJob`]s, `tile_start` of `n + 1` u32 (the
-    /// prefix sum of each one's tiles of [`dali_zarr_kernels::GATHER_TILE`] bytes, whose last entry is `n_tiles`).
+    /// Enqueues `n` raw copies: `copies` is an array of [`dali_zarr_kernels::CopyJob`]s. `tile_start` is an array of
+    /// `n + 1` u32: the prefix sum of each copy's tiles of [`dali_zarr_kernels::GATHER_TILE`] bytes. The last one is
+    /// `n_tiles`.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
     ///
     /// # Safety
-    /// The arrays and the pieces are device memory that stays valid until the stream has passed this point; no piece
-    /// overlaps what is written.
+    /// The arrays and the pieces are device memory that stays valid until the stream has passed this point. No source
+    /// overlaps a destination.
     pub unsafe fn launch_gather(
         &self,
         stream: &Stream,
@@ -217,22 +220,23 @@ impl Module {
         unsafe { self.launch("dz_gather", self.gather, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
-    /// Enqueues the decoding of `n` raw deflate streams. Writes a status (0, or as nvCOMP numbers them) and the decoded
-    /// bytes for each. Neither reads outside the inputs nor writes outside the outputs, whatever the bytes are.
+    /// Enqueues the decoding of `n` raw deflate streams. The kernel writes for each stream a status (0: decoded; errors
+    /// are numbered as in nvCOMP) and the number of decoded bytes. It neither reads outside the inputs nor writes
+    /// outside the outputs, whatever the bytes are.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
     ///
     /// # Safety
-    /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory, in allocations that
-    /// begin and end at multiples of 4; all stays valid until the stream has passed this point, and outputs don't overlap.
+    /// The arrays are in device memory and have `n` entries. They name device memory in allocations that begin and end
+    /// at multiples of 4. All of it stays valid until the stream has passed this point. Outputs don't overlap.
     pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
         let which = inflate_kernel(n as usize, self.device.multiprocessors() as u32);
         // SAFETY: the caller vouches for the arrays.
         unsafe { self.launch_inflate_by(which, stream, arrays, n) }
     }
 
-    /// The same by one of [`INFLATE`].
+    /// As [`Self::launch_inflate`], by the kernel of [`INFLATE`] with the index `which`.
     ///
     /// # Errors
     /// As [`Self::launch_inflate`].
@@ -255,8 +259,8 @@ impl Module {
         unsafe { self.launch(name, self.inflate[which], stream, (n, threads), &mut arguments) }
     }
 
-    /// Enqueues the decoding of `n` LZ4 or Snappy streams, which [`DecodeArrays::kinds`] tells apart (see
-    /// [`dali_zarr_kernels::StreamKind`]). Otherwise as [`Self::launch_inflate`].
+    /// As [`Self::launch_inflate`], for LZ4 and Snappy streams. [`DecodeArrays::kinds`] has the
+    /// [`dali_zarr_kernels::StreamKind`] of each.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
@@ -280,17 +284,18 @@ impl Module {
         unsafe { self.launch("dz_lz4", self.lz4, stream, (n, LZ4_THREADS), &mut arguments) }
     }
 
-    /// Enqueues the decoding of a wave of zstd frames, whose arrays lie at `arrays`. Writes a status ([`zstd::GOOD`] or
-    /// another) and the decoded bytes for each frame. Neither reads outside the frames nor writes outside the outputs and
+    /// Enqueues the decoding of a wave of zstd frames. The kernels write for each frame a status ([`zstd::GOOD`]:
+    /// decoded) and the number of decoded bytes. They neither read outside the frames nor write outside the outputs and
     /// the workspace, whatever the bytes are.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
     ///
     /// # Safety
-    /// The arrays hold what [`zstd::Wave::push`] made of plans of the same frames; all is device memory that stays valid
-    /// until the stream has passed this point, in allocations that begin and end at multiples of 16; the workspace has
-    /// [`zstd::Wave::workspace`] bytes and begins at a multiple of 16; outputs don't overlap.
+    /// The arrays hold a copy of `wave`'s arrays, which [`zstd::Wave::push`] made of plans of the same frames. All of
+    /// it is device memory that stays valid until the stream has passed this point, in allocations that begin and end
+    /// at multiples of 16. The workspace has [`zstd::Wave::workspace`] bytes and begins at a multiple of 16. Outputs
+    /// don't overlap.
     pub unsafe fn launch_zstd(&self, stream: &Stream, wave: &zstd::Wave, arrays: &ZstdArrays) -> Result<()> {
         let ZstdArrays { mut frames, mut blocks, mut work, mut workspace, mut results, .. } = *arrays;
         let (mut sizes, mut statuses, mut n_work) = (arrays.out_sizes, arrays.statuses, wave.work.len() as u32);
@@ -323,10 +328,10 @@ impl Module {
         unsafe { self.launch(name, self.zstd_execute[which], stream, grid, &mut arguments) }
     }
 
-    /// One-dimensional launch; no blocks: nothing to do.
+    /// Launches a one-dimensional grid. Does nothing if the grid has no blocks.
     ///
     /// # Safety
-    /// `arguments` are what `function` takes.
+    /// `arguments` are those that `function` takes.
     unsafe fn launch(
         &self,
         name: &str,
@@ -339,7 +344,8 @@ impl Module {
         if blocks == 0 {
             return Ok(());
         }
-        // SAFETY: the function is of this module, in the context that the caller has made current; the arguments are the caller's.
+        // SAFETY: the function belongs to this module, whose context the caller has made current; the caller vouches
+        // for the arguments.
         unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), shared, stream.handle, arguments) }
             .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
     }

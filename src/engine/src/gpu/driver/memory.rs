@@ -1,4 +1,4 @@
-//! Device memory and page-locked host memory: allocated when the reader is built, reused, freed at its end.
+//! Device memory and page-locked host memory: allocated when a reader is built, used again and again, freed at its end.
 
 use super::{Device, check};
 use crate::error::{Error, Result};
@@ -75,8 +75,8 @@ impl PinnedBuffer {
             // SAFETY: writes one address, which Drop frees.
             check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut address, len, sys::CU_MEMHOSTALLOC_PORTABLE) })
                 .map_err(|e| out_of(len, "page-locked host memory", device, &e))?;
-            // SAFETY: just allocated, `len` bytes. The pages are touched here, once, and not while data streams in;
-            // and safe code may make a slice of memory only if it is initialised.
+            // SAFETY: `len` bytes were just allocated. They are zeroed for two reasons: the pages are touched now and
+            // not while data streams in, and safe code may make a slice only of initialised memory.
             unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, len) };
         }
         Ok(Self { device: device.clone(), address: address.cast(), len })
@@ -92,7 +92,7 @@ impl PinnedBuffer {
         self.len
     }
 
-    /// Its bytes. No transfer into it may be in flight.
+    /// The bytes. No transfer to them may be in flight.
     pub fn as_slice(&mut self) -> &mut [u8] {
         if self.len == 0 {
             return &mut [];

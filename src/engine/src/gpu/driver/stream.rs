@@ -5,7 +5,7 @@ use crate::error::Result;
 use cudarc::driver::sys;
 use std::sync::Arc;
 
-/// An event without timing, whose waiters sleep instead of spinning.
+/// A CUDA event. Threads that wait for it sleep instead of spinning.
 #[derive(Debug)]
 pub struct Event {
     device: Arc<Device>,
@@ -18,7 +18,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that nothing was recorded in: waiting for it returns at once.
+    /// Creates an event without timing. As long as it isn't recorded, waiting for it returns at once.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -32,7 +32,7 @@ impl Event {
         Ok(Self { device: device.clone(), handle })
     }
 
-    /// An event that also takes the time, for [`Self::seconds_since`].
+    /// Creates an event that also records the time, for [`Self::seconds_since`].
     ///
     /// # Errors
     /// If the driver refuses.
@@ -45,10 +45,10 @@ impl Event {
         Ok(Self { device: device.clone(), handle })
     }
 
-    /// Seconds of the device's time between two timed events that were recorded and are done.
+    /// Returns the seconds between two timed events, by the device's clock.
     ///
     /// # Errors
-    /// If one of them isn't.
+    /// If one of the two isn't timed, wasn't recorded, or isn't done.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
         let mut milliseconds = 0f32;
         // SAFETY: both handles are alive; writes one number.
@@ -64,7 +64,7 @@ impl Event {
         self.handle as u64
     }
 
-    /// Marks what is enqueued on the stream up to now.
+    /// Records the event: it is done when everything that is enqueued on the stream up to now is done.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
@@ -73,10 +73,10 @@ impl Event {
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream.handle) })
     }
 
-    /// Whether all that [`Event::record`] marked is done.
+    /// Whether the event is done: see [`Event::record`].
     ///
     /// # Errors
-    /// If an operation before it failed.
+    /// If an operation before the event failed.
     pub fn is_done(&self) -> Result<bool> {
         // SAFETY: the handle is alive.
         match unsafe { sys::cuEventQuery(self.handle) } {
@@ -85,10 +85,10 @@ impl Event {
         }
     }
 
-    /// Sleeps until all that [`Event::record`] marked is done.
+    /// Sleeps until the event is done: see [`Event::record`].
     ///
     /// # Errors
-    /// If an operation before it failed.
+    /// If an operation before the event failed.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the handle is alive.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.handle) })
@@ -98,7 +98,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: the handle is destroyed once; the driver keeps what is pending alive.
+            // SAFETY: the handle is destroyed once; the driver keeps a pending event alive.
             let _ = unsafe { sys::cuEventDestroy_v2(self.handle) };
         }
     }
@@ -118,7 +118,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A new stream.
+    /// Creates a stream.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -132,7 +132,7 @@ impl Stream {
         Ok(Self { device: device.clone(), handle, done })
     }
 
-    /// The device that it is on.
+    /// The device that the stream is on.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -142,8 +142,8 @@ impl Stream {
         self.handle as u64
     }
 
-    /// Sleeps until all that is enqueued is done: the thread doesn't spin. When several threads call this on one
-    /// stream, each waits for at least what was enqueued before its call.
+    /// Sleeps, without spinning, until everything that is enqueued is done. If several threads call this on one stream,
+    /// each waits at least for everything that was enqueued before its call.
     ///
     /// # Errors
     /// If an operation on the stream failed.
@@ -152,7 +152,7 @@ impl Stream {
         self.done.synchronize()
     }
 
-    /// What is enqueued from now on waits for `event` (a `CUevent` of the same process, recorded before).
+    /// Makes everything that is enqueued from now on wait for `event`, a recorded `CUevent` of the same process.
     ///
     /// # Errors
     /// If the driver refuses, e.g. because `event` is no event.

@@ -1,4 +1,5 @@
-//! What the tests on a GPU share. Each begins with [`gpu`], and ends there, saying why, where there is none.
+//! Helpers of the tests that need a GPU. Each of these tests begins with [`gpu`]. Without a GPU it prints why, and
+//! ends.
 
 use crate::codec::streams::{StreamCodec, ZstdDecoder};
 use crate::gpu::decoding::choose;
@@ -14,7 +15,7 @@ pub(crate) struct Gpu {
     pub(crate) module: Module,
 }
 
-/// The first GPU, or `None` after printing why the test is skipped.
+/// Opens the first GPU. If there is none, prints why the test is skipped, and returns `None`.
 pub(crate) fn gpu() -> Option<Gpu> {
     match Device::open(0) {
         Ok(device) => {
@@ -29,7 +30,7 @@ pub(crate) fn gpu() -> Option<Gpu> {
     }
 }
 
-/// Whether nvCOMP is there; looks into the active Python's packages too.
+/// Whether nvCOMP can be loaded, also from the packages of the active Python. If not, prints why the test is skipped.
 pub(crate) fn nvcomp() -> bool {
     let python = std::env::var_os("VIRTUAL_ENV").map_or("python3".into(), |v| PathBuf::from(v).join("bin/python"));
     let code = "import nvidia.libnvcomp as m; print(m.__path__[0] + '/lib64')";
@@ -53,7 +54,7 @@ pub(crate) fn bytes_of<T: Copy>(values: &[T]) -> Vec<u8> {
 }
 
 impl Gpu {
-    /// A device buffer with these bytes.
+    /// Returns a new device buffer with these bytes.
     pub(crate) fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
         let buffer = DeviceBuffer::alloc(&self.device, bytes.len()).unwrap();
         // SAFETY: both have that many bytes, and the copy is awaited.
@@ -62,7 +63,7 @@ impl Gpu {
         buffer
     }
 
-    /// The bytes of a device buffer, after all that is enqueued.
+    /// Waits for everything that is enqueued, and returns the bytes of a device buffer.
     pub(crate) fn download(&self, buffer: &DeviceBuffer) -> Vec<u8> {
         let mut pinned = PinnedBuffer::alloc(&self.device, buffer.len()).unwrap();
         // SAFETY: both have that many bytes, and the copy is awaited.
@@ -83,7 +84,7 @@ impl Random {
         self.0
     }
 
-    /// From 0 to n - 1.
+    /// Returns a number from 0 to `n - 1`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 11) % n
     }

@@ -134,7 +134,7 @@ fn gpu_gather_copies_pieces_of_any_alignment() {
         copies.push((from, at, len));
         at += len;
     }
-    // The source ends with its buffer, so that reading beyond a piece's end would show under compute-sanitizer.
+    // The last piece ends with its buffer, so that compute-sanitizer finds reads beyond its end.
     copies.push((data.len() - 37, at, 37));
     expected.extend_from_slice(&data[data.len() - 37..]);
     let (src, dst) = (gpu.upload(&data), gpu.upload(&vec![0xee; expected.len()]));

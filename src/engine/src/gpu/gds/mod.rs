@@ -1,6 +1,6 @@
 //! GPUDirect Storage (cuFile): decides whether a reader uses it, and reads files to the device for each fetch thread.
 //!
-//! `unsafe` is allowed here: memory of the scheduler is written by address.
+//! `unsafe` is allowed here: the scheduler's memory is written by address.
 
 #![allow(unsafe_code)]
 
@@ -16,12 +16,12 @@ use crate::memory::Span;
 use crate::messages::Storage;
 use crate::spec::{Io, Spec};
 
-/// Whether cuFile could read anything: chunks of local stores that are not decoded by the CPU.
+/// Whether there is anything for cuFile to read: chunks in local files that the CPU doesn't decode.
 fn applies(chunk_index: &ChunkIndex) -> bool {
     of_files(chunk_index).next().is_some()
 }
 
-/// Parts of arrays whose chunks are in files and are needed on the device as they are stored.
+/// Returns the numbers (array, part) of the parts of arrays whose chunks are in files and are not decoded by the CPU.
 fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
     let parts = |a: usize| (0..chunk_index.routes[a].len()).map(move |p| (a as u16, p as u16));
     (0..chunk_index.routes.len()).flat_map(parts).filter(|&(a, p)| {
@@ -29,10 +29,10 @@ fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
     })
 }
 
-/// cuFile, if the spec asks for it, or if a trial shows that it is faster.
+/// Returns cuFile if the spec asks for it, or if a trial shows that it is faster. Otherwise returns `None`.
 ///
 /// # Errors
-/// If the spec asks for it, and it isn't there or has nothing to do.
+/// If the spec asks for cuFile, but it can't be loaded, doesn't take the files, or has nothing to read.
 pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>) -> Result<Option<&'static CuFile>> {
     match spec.resources.io {
         Io::Posix => Ok(None),
@@ -56,7 +56,7 @@ pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>
     }
 }
 
-/// Checks that cuFile takes the files of each store: it does not support all file systems.
+/// Checks that cuFile can read the files of each store: it does not support all file systems.
 fn takes_files(cufile: &CuFile, chunk_index: &ChunkIndex) -> Result<()> {
     for (array, part) in of_files(chunk_index) {
         let store = chunk_index.store(array, part);
@@ -74,7 +74,7 @@ fn takes_files(cufile: &CuFile, chunk_index: &ChunkIndex) -> Result<()> {
     Ok(())
 }
 
-/// One thread's reads.
+/// GPUDirect Storage for one fetch thread.
 pub(super) struct CuFileStorage {
     cufile: &'static CuFile,
     device: Arc<Device>,
@@ -109,7 +109,7 @@ mod tests {
     use crate::gpu::driver::{DeviceBuffer, PinnedBuffer};
     use std::io::Write;
 
-    /// In cuFile's compatibility mode too.
+    /// Must also pass in cuFile's compatibility mode.
     #[test]
     fn gpu_reads_any_range_of_a_file() {
         let Some(gpu) = gpu() else { return };

@@ -1,4 +1,4 @@
-//! Measures which is faster from local files to the device: cuFile, or a read by the system and a copy.
+//! Measures which way from local files to the device is faster: cuFile, or a read by the system and a copy.
 //!
 //! `unsafe` is allowed here: memory is written by address.
 
@@ -15,16 +15,18 @@ use crate::memory::Span;
 use crate::plan::ChunkId;
 use crate::store::{ByteRange, Phase, block_on};
 
-/// Chunks that are timed, and the most bytes of one that are read.
+/// How many chunks are timed, after a first one that is not.
 const TIMED: usize = 8;
+/// At most this many bytes of a chunk are read.
 const MAX_BYTES: usize = 16 << 20;
-/// The most chunks that are looked for: many may be missing, or in the same shard.
+/// At most this many chunks are looked for. Many of them may be missing, or in the same shard.
 const LOOKED_FOR: u64 = 64;
 
-/// Whether cuFile reads chunks faster than the system and a copy, measured on the first part with enough chunks.
+/// Whether cuFile is faster than a read by the system and a copy, measured on the first part with enough chunks. False
+/// if no part has enough.
 ///
 /// # Errors
-/// Of either way.
+/// If one of the two ways fails.
 pub(super) fn is_faster(
     cufile: &'static CuFile,
     chunk_index: &ChunkIndex,
@@ -35,7 +37,7 @@ pub(super) fn is_faster(
     Ok(rates.transpose()?.is_some_and(|[gds, posix]| gds > posix))
 }
 
-/// Bytes per second by cuFile and by the system. None if there are too few chunks to tell.
+/// Returns the bytes per second of cuFile, then of the system. `None` if fewer than two chunks are found.
 fn rates(
     cufile: &'static CuFile,
     chunk_index: &ChunkIndex,
@@ -63,7 +65,7 @@ fn rates(
         let gds = begin.elapsed();
         let begin = Instant::now();
         let span = Span { address: host.ptr() as u64, len };
-        // SAFETY: nobody else has the buffer.
+        // SAFETY: nobody else uses the buffer.
         let bytes = unsafe { span.bytes_mut() };
         block_on(&**store, store.read(&key, ByteRange::From(0), None, Phase::Running, bytes))?;
         // SAFETY: both buffers have room, and the copy is waited for.
@@ -84,7 +86,7 @@ fn rates(
     Ok(Some([rate(0), rate(1)]))
 }
 
-/// Keys of chunks, or of shards, from all over an array, each once.
+/// Returns the keys of chunks (or of their shards) that are spread evenly over an array, each key once.
 fn keys(chunk_index: &ChunkIndex, array: u16, part: u16) -> impl Iterator<Item = String> + '_ {
     let grid = &chunk_index.dataset.arrays[array as usize].parts[part as usize].grid;
     let chunks = grid.iter().fold(1u64, |n, g| n.saturating_mul(g.count()));
@@ -106,7 +108,7 @@ mod tests {
     use crate::reader::opening::Opened;
     use crate::spec::{DimKey, Spec};
 
-    /// An array of uint8 in chunks of 300,000 bytes, of which those of `has` are there.
+    /// Writes an array of uint8 with `chunks` chunks of 300,000 bytes. A chunk exists if `has` is true for its number.
     fn store(folder: &Path, chunks: usize, has: impl Fn(usize) -> bool) -> Arc<ChunkIndex> {
         let metadata = serde_json::json!({
             "zarr_format": 3, "node_type": "array", "shape": [chunks, 300_000], "data_type": "uint8", "fill_value": 0,
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(found, ["c/0/0", "c/1/0", "c/2/0"]);
     }
 
-    /// In cuFile's compatibility mode too.
+    /// Must also pass in cuFile's compatibility mode.
     #[test]
     fn gpu_times_both_ways_where_there_are_chunks_enough() {
         let Some(gpu) = gpu() else { return };
@@ -156,10 +158,10 @@ mod tests {
         };
         let both = rates(cufile, &chunk_index, 0, 0, &device).unwrap().unwrap();
         println!("cuFile {:.2} GB/s, pread and a copy {:.2} GB/s", both[0] / 1e9, both[1] / 1e9);
-        // Between a disk of long ago and more than any memory has.
+        // From 1 MB/s, slower than any disk in use, to 10 TB/s, faster than any memory.
         assert!(both.iter().all(|rate| (1e6..1e13).contains(rate)), "{both:?}");
         is_faster(cufile, &chunk_index, [(0, 0)].into_iter(), &device).unwrap();
-        // One chunk tells nothing, and none doesn't either.
+        // One chunk is too few to measure, and so is none.
         for there in [1, 0] {
             let folder = tempfile::tempdir().unwrap();
             let chunk_index = store(folder.path(), 40, |c| c < there);

@@ -1,4 +1,5 @@
-//! Draws by weights: as likely as the weights say, once each without replacement, and the same at every position.
+//! Tests of draws by weights: samples are as likely as their weights say, come once without replacement, and are the
+//! same however a position is reached.
 
 use super::super::{Order, Segment, Sharding};
 use super::*;
@@ -25,7 +26,8 @@ fn order(of: &[f64], draws: Option<u64>, replacement: bool, shards: i64, shard: 
     Order::drawn(&spec(shards, shard), of.len() as u64, weights).unwrap()
 }
 
-/// Chi-squared of counts that should be in proportion to `expected`, beyond its mean, in standard deviations.
+/// Returns how many standard deviations the chi-squared of the counts lies above its mean, if counts should be in
+/// proportion to `expected`.
 fn deviation(counts: &[u64], expected: &[f64]) -> f64 {
     let (n, sum) = (counts.iter().sum::<u64>() as f64, expected.iter().sum::<f64>());
     let cells = counts.iter().zip(expected).filter(|(_, e)| **e > 0.0);
@@ -36,7 +38,7 @@ fn deviation(counts: &[u64], expected: &[f64]) -> f64 {
 
 #[test]
 fn samples_are_drawn_in_proportion_to_their_weights() {
-    // Of any sizes: the sums have to hold the smallest beside the largest.
+    // Weights of very different sizes: the sums must keep the smallest beside the largest.
     for (of, scale) in [(vec![1.0, 0.0, 2.0, 3.5, 0.0, 0.25, 1e-3, 7.0], 1.0), (vec![0.0, 5.0, 1.0, 0.0], 1e305)] {
         let scaled: Vec<f64> = of.iter().map(|w| w * scale).collect();
         let mut order = order(&scaled, Some(100_000), true, 1, 0);
@@ -45,7 +47,7 @@ fn samples_are_drawn_in_proportion_to_their_weights() {
         assert!(of.iter().zip(&counts).all(|(&w, &c)| (w > 0.0) == (c > 0)), "{counts:?}");
         assert!(deviation(&counts, &of).abs() < 5.0, "{counts:?}");
     }
-    // Smaller than a normal number, and very many.
+    // Weights that are subnormal numbers.
     let mut order = order(&[f64::MIN_POSITIVE / 8.0, 0.0, f64::MIN_POSITIVE / 4.0], Some(1000), true, 1, 0);
     let mut counts = [0; 3];
     (0..30_000).for_each(|k| counts[order.sample(k).index as usize] += 1);
@@ -67,7 +69,8 @@ fn neighbouring_positions_and_epochs_are_independent() {
     }
 }
 
-/// The first draw is in proportion to the weights, and each later one to those that are left: sequences of three of four.
+/// The first draw is in proportion to the weights, and each later one in proportion to the weights that are left.
+/// Counts all sequences of three of four samples.
 #[test]
 fn without_replacement_draws_are_those_of_a_sequence() {
     const EPOCHS: u64 = 60_000;
@@ -119,7 +122,7 @@ fn shards_divide_one_order_and_positions_are_independent() {
         for shard in 0..3 {
             let mut order = order(&of, Some(40), replacement, 3, shard);
             let mine = order.epoch_samples();
-            // Backwards, from a later epoch.
+            // Reads backwards, after a sample of a later epoch.
             let _ = order.sample(500);
             let mut drawn: Vec<u64> = (0..mine).rev().map(|k| order.sample(k).index).collect();
             drawn.reverse();
@@ -129,7 +132,7 @@ fn shards_divide_one_order_and_positions_are_independent() {
     }
 }
 
-/// What two shards left of an epoch is divided among three.
+/// The rest of an epoch that two shards left is divided among three.
 #[test]
 fn an_epoch_goes_on_with_other_shards() {
     let of: Vec<f64> = (0..57).map(|i| f64::from(1 + i % 5)).collect();

@@ -2,8 +2,9 @@
 //!
 //! It is a JSON object of a few kilobytes, whatever the data set:
 //!
-//! - `format`, `version`: what it is. A reader refuses versions that it doesn't know.
-//! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the segments lead there.
+//! - `format`, `version`: identify a state. A reader refuses versions that it doesn't know.
+//! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the epoch and the position
+//!   follow from the segments.
 //! - `legs`: the segments of the schedule: how the samples were divided, and how many each shard delivered (see
 //!   [`crate::order::Segment`]).
 //! - `check`: a hash of the segments. Other segments may lead to the same place, but not to the same samples. States of earlier
@@ -34,22 +35,22 @@ const FORMAT: &str = "dali_zarr.reader";
 const VERSION: u64 = 2;
 /// Limit on the bytes of a state.
 const MAX_BYTES: usize = 1 << 20;
-/// Longer values are represented by a hash.
+/// Values whose JSON text has more bytes are replaced by a hash.
 const MAX_VALUE: usize = 160;
 /// Limit on epochs and counts of samples, so that sums can't overflow.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// What a state and the reader that restores it must agree in.
+/// What a state and the reader that restores it must agree on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity(Samples);
 
 impl Identity {
-    /// The identity of a reader of `blocks` of samples, which are drawn if they have `weights`.
+    /// Makes the identity of a reader of the samples of `blocks`. If they have `weights`, they are drawn by these.
     pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
         Self(Samples::new(spec, dataset, planner, blocks, weights))
     }
 
-    /// The state of a reader after `delivered` samples of its `order`.
+    /// Returns the state of a reader after `delivered` samples of its `order`, as JSON text.
     pub fn write(&self, order: &Order, shard_id: i64, delivered: u64) -> String {
         let (epoch, position) = order.locate(delivered);
         let segments: Vec<Value> = order.segments(delivered).iter().map(segment_to_json).collect();
@@ -65,10 +66,11 @@ impl Identity {
         state.to_string()
     }
 
-    /// The segments of a state.
+    /// Checks a state and returns its segments.
     ///
     /// # Errors
-    /// If it isn't a state, is of another version, contradicts itself, or belongs to other samples; then it says what differs.
+    /// If it isn't a state, is of another version, contradicts itself, or belongs to other samples. In the last case
+    /// the error says what differs.
     pub fn read(&self, text: &str) -> Result<Vec<Segment>> {
         let state = parse(text)?;
         let Samples { count, cut, folder, arrays, stores } = &self.0;
@@ -95,7 +97,8 @@ impl Identity {
         }
         let same_name = |then: &Value, now: &Value| match (folder_then, folder) {
             (Some(_), Some(_)) => then == now,
-            // An array that is a store may lie anywhere, but under this name. With several stores it has several names.
+            // An array that is a store may lie anywhere, but must have the same name. With several stores it has
+            // several names, which aren't compared.
             (None, None) => stores_then.is_some() || stores.is_some() || then == now,
             // Only one side knows the folders above the array.
             _ => last_part(then) == last_part(now),
@@ -177,7 +180,7 @@ fn check_place(state: &Map<String, Value>, segments: &[Segment], samples: u64) -
         s.order.pad_last_batch = sharding.pad_last_batch;
         s.order.stick_to_shard = sharding.stick_to_shard;
     });
-    // Places don't depend on the shuffle.
+    // The epoch and the position don't depend on the shuffle.
     let (order, delivered) = Order::new(&spec, samples)?.resume(segments)?;
     let (epoch, position) = order.locate(delivered);
     for (field, expected) in [("epoch", epoch), ("position", position)] {
@@ -197,7 +200,7 @@ fn segment_to_json(segment: &Segment) -> Value {
     })
 }
 
-/// A hash of all that segments say.
+/// Returns a hash of all fields of the segments.
 fn check_of(segments: &[Segment]) -> String {
     let numbers = segments.iter().flat_map(|Segment { sharding, epoch, rest, delivered }| {
         let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
@@ -228,7 +231,7 @@ fn shortened(value: Value) -> Value {
     if value.to_string().len() > MAX_VALUE { hashed(&value) } else { value }
 }
 
-/// A text that stands for a value, made of a hash (FNV-1a of its JSON text).
+/// Returns a text that takes the place of a value: its number of entries and a hash (FNV-1a of its JSON text).
 fn hashed(value: &Value) -> Value {
     let hash = value
         .to_string()
@@ -237,7 +240,7 @@ fn hashed(value: &Value) -> Value {
     json!(format!("{} entries with hash {hash:016x}", value.as_array().map_or(1, Vec::len)))
 }
 
-/// Calls `differ` for each name in either, with the values in both.
+/// Calls `differ` for each name in one or both of the maps, with its values in both; `Null` where a map lacks it.
 fn differ_in(then: &Map<String, Value>, now: &Map<String, Value>, mut differ: impl FnMut(&str, &Value, &Value)) {
     let names: std::collections::BTreeSet<&String> = then.keys().chain(now.keys()).collect();
     for name in names {
@@ -246,13 +249,13 @@ fn differ_in(then: &Map<String, Value>, now: &Map<String, Value>, mut differ: im
     }
 }
 
-/// An array's name without the folders before it, and without the ending that folders of stores have.
+/// Returns an array's name without the folders before it, and without the ending `.zarr`.
 fn last_part(name: &Value) -> Option<&str> {
     let last = name.as_str()?.rsplit('/').next()?;
     Some(last.strip_suffix(".zarr").unwrap_or(last))
 }
 
-/// A value in an error: short, and the default seed by that name.
+/// Formats a value for an error: shortened, and the default seed as "the default".
 fn shown(value: &Value, is_seed: bool) -> String {
     if is_seed && value.as_u64() == Some(DEFAULT_SEED) {
         return "the default".into();

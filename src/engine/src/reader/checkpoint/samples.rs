@@ -1,9 +1,9 @@
-//! What identifies the samples of a reader: which there are, in which order they come, and how their values are
-//! computed. Two readers for which this is equal deliver the same.
+//! What identifies the samples of a reader: which samples there are, in which order they come, and how their values are
+//! computed. Two readers for which this is equal deliver the same samples.
 //!
 //! It is taken from the geometry and the dataset, not from the arguments. So a default and its explicit value are the
 //! same, and arguments without effect are left out (the seed of an order that is not shuffled, the chunks of an array
-//! that is read in order). Names are those of arguments where there is one, because people read them when something
+//! that is read in order). Entries have the names of arguments where possible, because people read them when something
 //! differs.
 
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
-/// Arrays beyond these are represented by a hash.
+/// Maximum number of arrays that are described one by one. Further arrays are replaced by a hash.
 const MAX_ARRAYS: usize = 8;
 
 /// What identifies the samples of a reader.
@@ -25,18 +25,21 @@ pub(super) struct Samples {
     pub count: u64,
     /// How samples are cut, and in which order they come.
     pub cut: Map<String, Value>,
-    /// The folder that the arrays have in common, in their store; `None` if the store is the array.
+    /// The folder in the store that the arrays have in common. `None` if the store is the array, or if arrays have
+    /// stores of their own.
     pub folder: Option<String>,
     /// For each array, how its values are computed.
     pub arrays: Vec<Map<String, Value>>,
-    /// The names of the stores in the order in which they are joined; `None` if there is one.
+    /// The names of the stores in the order in which they are joined. `None` if there is one store, or if arrays have
+    /// stores of their own.
     pub stores: Option<Value>,
 }
 
 impl Samples {
     pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
         let geometry = planner.geometry();
-        // Where arrays have stores of their own, `s/a` and the array `a` of the store `s` are the same, and each may be moved.
+        // If arrays have stores of their own, `s/a` and the array `a` of the store `s` are the same, and each array may
+        // be moved.
         let has_own = spec.source.own().next().is_some();
         let (folder, names) = if has_own { (None, own_names(&dataset.arrays)) } else { names(&dataset.arrays) };
         let mut arrays: Vec<_> = dataset
@@ -64,8 +67,8 @@ impl Samples {
     }
 }
 
-/// Which samples a store has, if stores come one after the other. What a table has is described once for all; where windows may
-/// reach out, the bounds count too.
+/// Describes the samples of one store, if stores come one after the other. A table is described once for all stores, so
+/// only the bounds are added here, if windows reach beyond them.
 fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
     let of_axis = |axis: &Axis| match &geometry.table {
         None => json!([axis.starts.step(), runs(&axis.starts), bounds(axis)]),
@@ -76,16 +79,17 @@ fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
     json!([starts, shapes])
 }
 
-/// How samples are cut and ordered.
+/// Describes how samples are cut and ordered.
 fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weights>) -> Map<String, Value> {
-    // A new argument of samples or order must be added here: it decides which samples there are, how they are computed or when
-    // they come, or it does not. Arguments of source and values are in the arrays; the others change nothing.
+    // A new argument of samples or order must be added here, and described if it decides which samples there are, how
+    // they are computed or when they come. Arguments of source and values are described with the arrays. Other
+    // arguments change nothing.
     let SampleArguments {
         stack_arrays,
         offsets,
         return_mask,
         return_index,
-        // What is read of the rows counts, whatever its array is called.
+        // The rows are described by their values, not by the name of their array.
         ragged: _,
         ragged_ends: _,
         max_length: _,
@@ -167,7 +171,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         ("samples that share chunks", if by_chunks { shared(blocks) } else { Value::Null }),
         ("return_index", json!(return_index)),
     ];
-    // What came later, so that checkpoints without it stay good.
+    // Entries that were added later. They are left out where they don't apply, so that older checkpoints stay valid.
     let of_segments = axes.iter().any(is_by_segment);
     let others = [
         (is_apart, "windows beyond a break from their start", json!("read")),
@@ -177,7 +181,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
-        // Samples that were drawn several times had one crop once.
+        // In older versions, all draws of a sample had the same crop.
         (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
     ];
     let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
@@ -187,30 +191,31 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
+/// Describes the rows of ragged arrays: their number, a hash of their offsets, and how many elements of each are read
+/// at most.
 fn described_rows(rows: &Rows) -> Value {
     let hash = digest(rows.offsets().iter().copied(), 1);
     json!({ "count": rows.count(), "offsets": format!("hash {hash}"), "max_length": rows.max_length() })
 }
 
-/// The ends of segments that have elements: checkpoints tell no others.
+/// Returns the bounds of segments that have elements. Checkpoints don't describe empty segments.
 fn bounds(axis: &Axis) -> Vec<i64> {
     let mut bounds = axis.bounds.clone();
     bounds.dedup();
     bounds
 }
 
-/// The starts along an axis, for people.
+/// Describes the starts along an axis so that people can read it.
 fn starts(axis: &Axis) -> Value {
     runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
 }
 
-/// A number for each axis; where arrays are cut in different ways, a list of them for each array.
+/// Returns a number for each axis. If arrays are cut in different ways, returns a list of these for each array.
 fn of_cuts(geometry: &Geometry, of: impl Fn(&Cut) -> i64) -> Value {
     of_all(geometry.views.iter().map(|view| shortened(view.cuts.iter().map(|cut| json!(of(cut))).collect())).collect())
 }
 
-/// One value if all are equal, else all of them.
+/// Returns one value if all are equal, otherwise all of them.
 fn of_all(values: Vec<Value>) -> Value {
     match values.split_first() {
         Some((first, others)) if others.iter().all(|value| value == first) => first.clone(),
@@ -218,7 +223,8 @@ fn of_all(values: Vec<Value>) -> Value {
     }
 }
 
-/// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
+/// Returns the stretches of starts at equal distances, each as the number of its starts and its first start. Stretches
+/// that continue each other are merged.
 fn runs(starts: &Starts) -> Vec<(i64, i64)> {
     let mut all: Vec<(i64, i64)> = Vec::new();
     for (n, first) in starts.runs() {
@@ -231,18 +237,19 @@ fn runs(starts: &Starts) -> Vec<(i64, i64)> {
     all
 }
 
-/// Whether the windows of a sample lie in another segment than its start. Such windows were filled once.
+/// Whether the windows of some samples lie in another segment than their start. Older versions filled such windows.
 fn lies_apart(axis: &Axis) -> bool {
     let by_place = axis.starts.segments().any(|segment| segment.is_none());
     by_place && axis.fitting(axis.reach) > axis.fitting((axis.reach.0.min(0), axis.reach.1.max(1)))
 }
 
-/// Whether starts belong to segments that don't follow from where they are and what they read.
+/// Whether the segments of the starts don't follow from where the starts are and what they read.
 fn is_by_segment(axis: &Axis) -> bool {
     axis.starts.segments().any(|segment| segment.is_some()) && axis.reaching_out() > 0
 }
 
-/// How many starts belong to which segment, and where the segment lies.
+/// Describes how many starts belong to which segment, and where the segment lies; `Null` if this follows from the
+/// starts.
 fn in_segments(axis: &Axis) -> Value {
     if !is_by_segment(axis) {
         return Value::Null;
@@ -254,7 +261,7 @@ fn in_segments(axis: &Axis) -> Value {
     axis.starts.runs().zip(axis.starts.segments()).map_while(of).collect()
 }
 
-/// Blocks of samples, for people.
+/// Describes blocks of samples so that people can read it.
 fn shared(blocks: &Blocks) -> Value {
     let along = |runs: Vec<Run>| -> Value {
         runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
@@ -265,12 +272,13 @@ fn shared(blocks: &Blocks) -> Value {
     }
 }
 
-/// The last part of a store's location, which stays when the stores are moved together.
+/// Returns the last part of a store's location. It stays the same when the stores are moved together.
 fn store_name(location: &str) -> &str {
     location.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
-/// The folder that all arrays lie in, and their names in it; `None` if the store is the array, whose name is the store's.
+/// Returns the folder that all arrays lie in, and their names in it. If the store is the array, the folder is `None`
+/// and the name is the store's.
 fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     let parts = |array: &ArrayInfo| -> Vec<String> {
         array.name.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect()
@@ -283,7 +291,7 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     (folder, all.iter().map(|name| name[depth.min(name.len())..].join("/")).collect())
 }
 
-/// The last parts of the arrays' paths.
+/// Returns the last part of each array's path.
 fn own_names(arrays: &[ArrayInfo]) -> Vec<String> {
     let name = |array: &ArrayInfo| {
         store_name(if array.parts[0].is_root() { &array.name } else { array.parts[0].path() }).to_owned()
@@ -291,7 +299,7 @@ fn own_names(arrays: &[ArrayInfo]) -> Vec<String> {
     arrays.iter().map(name).collect()
 }
 
-/// An array, and what is done to it.
+/// Describes an array and how its values are computed.
 fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) -> Map<String, Value> {
     let array = &dataset.arrays[at];
     let norms: Vec<_> = geometry.norms.iter().filter(|norm| norm.array == at).collect();
@@ -304,12 +312,12 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
     };
     let cf = &array.cf;
     let scale = match cf.int_scale {
-        // As a float where that is the same number.
+        // As a float if that is the same number.
         Some(i) if i.unsigned_abs() <= 1 << 53 => json!(i as f64),
         Some(i) => json!(i),
         None => json!(cf.scale.map(number)),
     };
-    // Values that are unsigned may be reinterpreted only.
+    // With `_Unsigned`, decoding may do nothing but read the bits as another type.
     let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
     let decoding = (!is_identity).then(|| {
         json!({
@@ -317,10 +325,10 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),
         })
     });
-    // What a branch points to may be another snapshot by now: of other values, if not of another shape.
+    // A branch may point to another snapshot by now: with other values, even if the shape is the same.
     let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
-    // What came later, so that checkpoints without it stay good.
+    // Entries that were added later. They are left out where they don't apply, so that older checkpoints stay valid.
     let fillna = norms.first().and_then(|norm| norm.fillna).map(|value| ("fillna", number(value)));
     let all = [
         ("name", json!(name)),
@@ -343,9 +351,9 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
         .collect()
 }
 
-/// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),
-/// lengths of the others, and the indices of what `pick` takes (lists of them, if stores differ), unless these are all from
-/// the first on.
+/// Describes an array's dimensions as samples see them. A dimension that samples are cut along is described by its name
+/// (its length is in the starts), any other dimension by its length. The indices that `pick` takes are listed (one list
+/// for each store if they differ), unless they count up from 0.
 fn shape(view: &View, geometry: &Geometry) -> Value {
     let dim = |dim: &crate::geometry::ViewDim| {
         let pick = dim.pick.as_ref().and_then(|pick| match pick.lists() {
@@ -363,7 +371,8 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
     view.dims.iter().map(dim).collect()
 }
 
-/// A number, or the name of what JSON has no number for. Negative zero is a text, since it would equal zero.
+/// Returns a number as JSON. NaN and infinities become text, since JSON lacks them. Negative zero becomes text, since
+/// it would equal zero.
 fn number(value: f64) -> Value {
     let is_negative_zero = value.to_bits() == (-0.0_f64).to_bits();
     if value.is_finite() && !is_negative_zero { json!(value) } else { json!(format!("{value:?}")) }

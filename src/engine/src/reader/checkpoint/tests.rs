@@ -17,7 +17,7 @@ fn order() -> Order {
     .unwrap()
 }
 
-/// An array of int16 with `lens` elements along time, level and x, in chunks of `chunk` along time.
+/// Writes an array of int16 with `lens` elements along time, level and x, in chunks of `chunk` along time.
 pub(super) fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Value) {
     std::fs::create_dir_all(folder).unwrap();
     let metadata = json!({
@@ -30,7 +30,7 @@ pub(super) fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Valu
     std::fs::write(folder.join(".zattrs"), all.to_string()).unwrap();
 }
 
-/// A group `g` with the arrays `a` and `b` in it.
+/// Makes a store with a group `g`, which has the arrays `a` and `b`.
 pub(super) fn store() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for group in ["", "g"] {
@@ -59,7 +59,7 @@ pub(super) fn state(spec: &Spec) -> String {
     identity(spec).write(&order(), 0, 8)
 }
 
-/// Why a reader with `now` refuses the state of one with `then`.
+/// Returns why a reader with `now` refuses the state of one with `then`.
 pub(super) fn refusal(then: &Spec, now: &Spec) -> String {
     identity(now).read(&state(then)).expect_err("it should be refused").message().to_owned()
 }
@@ -108,7 +108,7 @@ fn what_is_no_state_is_refused() {
         ("/shard_id", json!(2)),
         ("/legs/0/epoch", json!(1.5)),
         ("/legs/0/pad_last_batch", json!(1)),
-        // These lead to the same place.
+        // These lead to the same epoch and position.
         ("/legs/0/num_shards", json!(3)),
         ("/legs/0/batch_size", json!(9)),
         ("/legs/0/stick_to_shard", json!(true)),
@@ -127,7 +127,7 @@ fn what_is_no_state_is_refused() {
     }
 }
 
-/// A state that was written down once: it must be readable for ever.
+/// A state that was written by an older version. It must stay readable in every later version.
 #[test]
 fn golden() {
     let text = r#"{"format":"dali_zarr.reader","version":2,"package":"0.1.0","epoch":0,"position":8,"shard_id":0,
@@ -148,7 +148,7 @@ fn golden() {
     assert_eq!(identity(&spec).read(text).unwrap(), order().segments(8));
     let (mut now, then): (Value, Value) =
         (serde_json::from_str(&state(&spec)).unwrap(), serde_json::from_str(text).unwrap());
-    // What came later.
+    // An entry that was added later.
     let check = now.as_object_mut().unwrap().remove("check");
     assert_eq!(check, Some(json!("abbb376473b28ab24f2b059c8744b772")));
     assert_eq!(now, then);

@@ -1,4 +1,4 @@
-//! Which readers take each other's states, and what is said where they don't.
+//! Tests which readers accept each other's states, and what the error says if they don't.
 
 use super::tests::{array, at, identity, named, refusal, state, store};
 use super::*;
@@ -39,7 +39,7 @@ fn arguments_that_mean_the_same_are_the_same() {
                 s.samples.roi_start = vec![0].into();
                 s.samples.roi_end = vec![100].into();
             }),
-            // Nothing is padded, missing, or left to chance.
+            // Arguments without effect, since nothing is padded, missing or random.
             base.clone().with(|s| {
                 s.samples.out_of_bounds_policy = OutOfBounds::Pad;
                 s.samples.fill_value = PerOutput::one(7.0);
@@ -55,13 +55,13 @@ fn arguments_that_mean_the_same_are_the_same() {
                 s.values.dtype = PerOutput::one(DType::I16);
                 s.source.pick = pick(&[0, 1, -1]);
             }),
-            // The same array from elsewhere.
+            // The same array, opened as a store.
             at(&folder.path().join("g/a")),
         ],
         vec![
             shuffled.clone(),
             shuffled.clone().with(|s| s.order.seed = 0x5eed),
-            // More than all are no more than all.
+            // A shuffle window of all samples, as with the default.
             shuffled.clone().with(|s| s.order.initial_fill = 100),
         ],
         vec![
@@ -100,13 +100,13 @@ fn arguments_that_mean_the_same_are_the_same() {
                 s.values.channels = ChannelDims::All(vec![DimKey::Index(1)]);
             }),
         ],
-        // Numbers that are all the same.
+        // Lists of equal numbers.
         vec![
             base.clone().with(|s| s.values.mean = vec![1.25].into()),
             base.clone().with(|s| s.values.mean = vec![1.25; 3].into()),
             base.clone().with(|s| s.values.mean = vec![1.25; 5].into()),
         ],
-        // Of a store that begins at another group.
+        // The same arrays in a store that begins at another group: not the same samples as above.
         vec![stacked.with(|s| {
             s.source.arrays = named(&["a", "b"]);
             s.source.paths = at(&folder.path().join("g")).source.paths;
@@ -115,7 +115,7 @@ fn arguments_that_mean_the_same_are_the_same() {
     ];
     for (i, group) in same.iter().enumerate() {
         for then in group {
-            // Of one shard, since some have one sample.
+            // The order has one shard, since some of these readers have only one sample.
             let state = identity(then).write(&Order::new(&Spec::default(), 1).unwrap(), 0, 0);
             for (j, other) in same.iter().enumerate() {
                 for now in other {
@@ -149,7 +149,7 @@ fn stores_that_are_joined_are_as_good_as_one() {
     identity(&of(&["one", "two"])).read(&state(&of(&["one", "two"]))).unwrap();
     let message = refusal(&of(&["one", "two"]), &of(&["two", "one"]));
     assert!(message.contains(r#"stores: ["one","two"] in the checkpoint, ["two","one"] here"#), "{message}");
-    // Unless no sample may reach from one to the next.
+    // They differ if no sample may reach from one store into the next.
     let apart = |names: &[&str]| of(names).with(|s| s.samples.cross_stores = false);
     let message = refusal(&apart(&["one", "two"]), &apart(&["all"]));
     assert!(
@@ -369,11 +369,11 @@ fn windows_beyond_a_break_from_their_start_count() {
     for (offsets, breaks, expected) in [
         (&[6][..], &[50][..], json!("read")),
         (&[-6], &[50], json!("read")),
-        // Without a break before them, or with a window at the start, nothing was read otherwise before.
+        // Without a break, or with a window at the start, older versions read the same.
         (&[6], &[], Value::Null),
         (&[0, 6], &[50], Value::Null),
         (&[-6, 6], &[50], Value::Null),
-        // No segment has room for one.
+        // No segment has room for all windows of a sample.
         (&[10, 70], &[50], Value::Null),
     ] {
         let spec = of(offsets, breaks);
@@ -396,13 +396,13 @@ fn decoding_counts_where_there_is_something_to_decode() {
     };
     let (yes, no) = (Some(true), Some(false));
     identity(&of("plain", yes)).read(&state(&of("plain", no))).unwrap();
-    // Left out, it says what it decides.
+    // If `mask_and_scale` is left out, the state has what the reader decided.
     identity(&of("packed", None)).read(&state(&of("packed", yes))).unwrap();
     identity(&of("unsigned", None)).read(&state(&of("unsigned", no))).unwrap();
     refusal(&of("packed", None), &of("packed", no));
     let message = refusal(&of("packed", yes), &of("packed", no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
-    // Bits that are only read as another type.
+    // Decoding only reads the bits as another type.
     let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = PerOutput::one(DType::F32));
     let message = refusal(&cast(yes), &cast(no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");

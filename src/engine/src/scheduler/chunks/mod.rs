@@ -1,5 +1,5 @@
-//! The chunks that planned batches need: a table of them ([`table`]), the queue of those that are to be read ([`queue`]),
-//! and the decoded ones that are kept for later batches.
+//! The chunks that planned batches need: a table of all chunks ([`table`]), the queue of chunks to be read ([`queue`]),
+//! and the decoded chunks that are kept for later batches.
 
 mod queue;
 mod table;
@@ -16,7 +16,7 @@ use crate::plan::ChunkId;
 use queue::Queue;
 use table::Table;
 
-/// In place of the first batch that needs a kept chunk, if none is known. Such chunks are evicted first.
+/// Stands for the first batch that needs a kept chunk, if no planned batch needs it. Such chunks are evicted first.
 const NOT_YET: u64 = u64::MAX;
 
 /// The chunks that planned batches need, by handle.
@@ -24,7 +24,7 @@ const NOT_YET: u64 = u64::MAX;
 pub(super) struct Chunks {
     table: Table,
     queue: Queue,
-    /// Counts how often a chunk was queued. The count orders the queue within a batch.
+    /// Counts how often any chunk was queued. The count orders the queue within a batch.
     order: u64,
     /// Decoded chunks that no active batch needs, with the first planned batch that does ([`NOT_YET`] if none is known
     /// yet). They may be evicted when memory is short.
@@ -32,12 +32,12 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// One more batch is planned. [`Self::need`] follows for each chunk that it uses.
+    /// Adds a planned batch. [`Self::need`] follows for each chunk that it uses.
     pub fn plan_batch(&mut self) {
         self.queue.plan();
     }
 
-    /// The first of the batches is delivered.
+    /// Removes the first batch, which is delivered.
     pub fn deliver_batch(&mut self) {
         self.queue.deliver();
     }
@@ -55,13 +55,13 @@ impl Chunks {
         handle
     }
 
-    /// The first wanted chunk of the batches before `limit`.
+    /// Returns the first wanted chunk of the batches before `limit`.
     pub fn head(&mut self, limit: u64) -> Option<Wanted> {
         let Self { table, queue, .. } = self;
         queue.head(limit, |w| table.wanted(w))
     }
 
-    /// The entries after `head` in the queue, for batches before `limit`. Some may be out of date
+    /// Returns the entries after `head` in the queue, for batches before `limit`. Some may be out of date
     /// ([`Self::is_wanted`]).
     pub fn after(&self, head: Wanted, limit: u64) -> impl Iterator<Item = Wanted> {
         self.queue.after(head, limit)
@@ -72,8 +72,8 @@ impl Chunks {
         self.table.wanted(w)
     }
 
-    /// Queues a chunk again, if anyone needs it still. Otherwise removes it. `active_end` is the number of the first batch
-    /// that isn't active.
+    /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it. `active_end` is the number of the
+    /// first batch that isn't active.
     pub fn requeue(&mut self, handle: Handle, active_end: u64) {
         let chunk = &mut self.table[handle];
         chunk.state = ChunkState::Wanted;
@@ -91,7 +91,7 @@ impl Chunks {
         }
     }
 
-    /// Removes a chunk that nobody needs and that has no memory.
+    /// Removes a chunk that no batch needs and that has no memory.
     pub fn remove(&mut self, handle: Handle) {
         self.table.remove(handle);
     }
@@ -102,20 +102,21 @@ impl Chunks {
         self.kept.insert((first, handle));
     }
 
-    /// The chunk is about to be used: it may not be evicted.
+    /// Stops keeping a chunk that is about to be used: it must not be evicted.
     pub fn unkeep(&mut self, handle: Handle) {
         if let Some(&(batch, _)) = self.table[handle].users.first() {
             self.kept.remove(&(batch, handle));
         }
     }
 
-    /// The kept chunk that is needed last, if a batch after `before`, which is not active, is the first that needs it.
+    /// Returns the kept chunk that is needed last. `None` if there is none, or if the first batch that needs it is
+    /// active or does not come after `before`.
     pub fn victim(&self, before: u64, active_end: u64) -> Option<Handle> {
         let last = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end);
         last.map(|&(_, handle)| handle)
     }
 
-    /// As [`Self::victim`], and no longer keeps it.
+    /// Like [`Self::victim`], and stops keeping the chunk.
     pub fn take_victim(&mut self, before: u64, active_end: u64) -> Option<Handle> {
         let victim = self.victim(before, active_end)?;
         self.kept.pop_last();

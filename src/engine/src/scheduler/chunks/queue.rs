@@ -16,7 +16,7 @@ pub(in crate::scheduler) struct Wanted {
     pub handle: Handle,
 }
 
-/// The chunks of which one batch is the first user, in order, and how many of them had their turn.
+/// The chunks whose first user is one batch, in order. `next` is the number of chunks that had their turn.
 #[derive(Debug, Default)]
 struct List {
     entries: Vec<(u64, Handle)>,
@@ -26,10 +26,10 @@ struct List {
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Number of the batch that `lists[0]` is of.
+    /// Number of the batch to which `lists[0]` belongs.
     first: u64,
     lists: VecDeque<List>,
-    /// Chunks that had their turn and are wanted again. They keep their old places.
+    /// Chunks that had their turn and are wanted again, in their old places.
     again: BTreeSet<Wanted>,
 }
 
@@ -61,7 +61,7 @@ impl Queue {
         self.again.insert(w);
     }
 
-    /// The first wanted chunk of the batches before `limit`.
+    /// Returns the first wanted chunk of the batches before `limit`. `wanted` says whether an entry is up to date.
     pub fn head(&mut self, limit: u64, wanted: impl Fn(&Wanted) -> bool) -> Option<Wanted> {
         while let Some(first) = self.again.first()
             && !wanted(first)
@@ -85,7 +85,8 @@ impl Queue {
         again
     }
 
-    /// The entries after `head` in the same list, for batches before `limit`. Some may be out of date.
+    /// Returns the entries after `head`, for batches before `limit`: those of `again` if `head` is one of these,
+    /// otherwise those of `lists`. Some may be out of date.
     pub fn after(&self, head: Wanted, limit: u64) -> impl Iterator<Item = Wanted> {
         let from_again = self.again.contains(&head);
         let again = self.again.range((std::ops::Bound::Excluded(head), std::ops::Bound::Unbounded)).copied();

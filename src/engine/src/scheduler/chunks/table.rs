@@ -51,7 +51,7 @@ pub(in crate::scheduler) struct Chunk {
     pub state: ChunkState,
     /// Its place in the queue among the chunks of one batch.
     pub order: u64,
-    /// Whether it was read before, and evicted since.
+    /// Whether it was read since it was added to the table. If it is read again, it had not been kept.
     pub read: bool,
     /// Encoded bytes, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
     pub oversized: Option<usize>,
@@ -65,9 +65,10 @@ pub(in crate::scheduler) struct Chunk {
     pub slot: Option<arena::Range>,
     /// The order of the bytes in the slot, once the chunk is decoded.
     pub layout: Layout,
-    /// How many tasks and waves use its memory.
+    /// Number of tasks and waves that use its memory.
     pub pins: u32,
-    /// Its encoded bytes, and the read that brought them.
+    /// The read that brought its bytes, and where these are in host memory. They are encoded, unless the CPU has
+    /// decoded the chunk for a GPU.
     pub payload: Option<(GroupId, Span)>,
     /// The part of an output to which it is decoded, instead of a slot.
     pub output_span: Option<Span>,
@@ -86,7 +87,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The handle of a chunk, and whether it was added. A new chunk is wanted, with this place in the queue.
+    /// Returns the handle of a chunk, and whether the chunk was added. A new chunk is wanted, with this place in the
+    /// queue.
     pub fn entry(&mut self, id: ChunkId, place: Place, order: u64) -> (Handle, bool) {
         if let Some(&handle) = self.handles.get(&id) {
             return (handle, false);

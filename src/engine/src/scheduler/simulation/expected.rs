@@ -13,7 +13,7 @@ struct Expected {
     /// The chunk that each job reads. `None`: it fills elements outside of the region of interest.
     jobs: Vec<Option<ChunkId>>,
     done: Vec<bool>,
-    /// By output, and by the first byte that is written there.
+    /// The index of each job, by output and by the offset of the first byte that the job writes there.
     by_place: HashMap<(u32, u64), usize>,
 }
 
@@ -30,7 +30,7 @@ impl Batched {
         Self { first: 0, list: VecDeque::new(), output_bytes }
     }
 
-    /// One more batch is planned.
+    /// Records the jobs of a planned batch.
     pub fn plan(&mut self, plan: &BatchPlan) {
         let mut expected = Expected { jobs: Vec::new(), done: Vec::new(), by_place: HashMap::new() };
         let mut add = |job: &Job, chunk| {
@@ -45,7 +45,7 @@ impl Batched {
         self.list.push_back(expected);
     }
 
-    /// The batch and the job that writes at an address.
+    /// Finds the batch and the job that writes at an address.
     fn find(&mut self, address: u64, batches: &Batches) -> Result<(&mut Expected, usize)> {
         for (number, batch) in batches.iter() {
             for (output, (&base, &bytes)) in batch.outputs.iter().zip(&self.output_bytes).enumerate() {
@@ -61,10 +61,11 @@ impl Batched {
         Err(Error::runtime(format!("a job writes to {address:#x}, which belongs to no batch in preparation")))
     }
 
-    /// The chunk that a job must read, before or when it runs.
+    /// Returns the chunk that a job must read, before or when it runs. `None` if it must read none.
     ///
     /// # Errors
-    /// If the job belongs to no batch, fills what isn't missing, or reads where there is nothing to be read.
+    /// If the job belongs to no batch, writes the fill value for a chunk that isn't missing, or reads a chunk where it
+    /// should not.
     pub fn chunk_of(
         &mut self,
         job: &Job,
@@ -93,7 +94,7 @@ impl Batched {
         Ok(())
     }
 
-    /// The next batch is delivered. An error must come from a chunk that failed.
+    /// Checks the next batch, which is delivered. An error must come from a chunk that failed.
     ///
     /// # Errors
     /// If it is incomplete, or failed for no reason.

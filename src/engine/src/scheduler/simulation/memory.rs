@@ -23,18 +23,19 @@ pub(super) enum Held {
 
 /// The blocks of memory. Addresses elsewhere are those of outputs, which [`super::expected`] looks after.
 pub(super) struct Memory {
-    /// First address and units.
+    /// For each block its first address and its units.
     blocks: [(u64, Vec<Held>); 2],
 }
 
 impl Memory {
-    /// Blocks of so many bytes: of host memory for chunks, and of device memory for decoded ones.
+    /// Makes two blocks of these sizes in bytes: `staging` is host memory for chunks, `slots` device memory for decoded
+    /// chunks.
     pub fn new(staging: usize, slots: usize) -> Self {
         let units = |bytes: usize| vec![Held::Nothing; bytes.div_ceil(ALIGN)];
         Self { blocks: [(STAGING, units(staging)), (SLOTS, units(slots))] }
     }
 
-    /// The units of a span; `None` if it lies in no block.
+    /// Returns the units of a span; `None` if it lies in no block.
     ///
     /// # Errors
     /// If it reaches beyond its block.
@@ -83,7 +84,7 @@ impl Memory {
     /// Checks that all of a span holds this content.
     ///
     /// # Errors
-    /// The content that was found instead.
+    /// If it holds something else, which the error names.
     pub fn expect(&mut self, span: Span, content: Held) -> Result<()> {
         let units = self.units(span)?.ok_or_else(|| Error::runtime(format!("{span:?} is in no block")))?;
         match units.iter().find(|unit| **unit != content) {

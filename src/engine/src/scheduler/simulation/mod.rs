@@ -1,7 +1,7 @@
 //! Runs the scheduler in a simulated world, where reads, decoders, lanes, planner and consumer only take time.
 //!
-//! The scheduler does no I/O. It hands out work and hears of its end, so it runs as well with nothing behind it. A [`World`]
-//! says how long each piece of work takes and how it ends. There are two worlds:
+//! The scheduler does no I/O. It hands out work and is told when the work ends, so it also runs without threads and
+//! devices. A [`World`] says how long each piece of work takes and how it ends. There are two worlds:
 //! - [`rehearsal`]: an ordinary machine on which nothing fails. `explain` counts a reader's reads with it.
 //! - [`random`]: anything happens, in any order, and everything that the scheduler promises is checked.
 
@@ -38,7 +38,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Those of a reader with this budget.
+    /// Returns the memory and the workers of a reader with this budget.
     pub fn new(rules: Rules, budget: &Budget) -> Self {
         let gpu = |d: &DeviceBudget| GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) };
         let Budget { host, device, .. } = budget;
@@ -55,11 +55,11 @@ pub(crate) struct GpuConfig {
     pub limits: WaveLimits,
 }
 
-/// First addresses. Nothing is ever read or written there.
+/// First addresses of staging, slots and outputs. Nothing is ever read or written there.
 const STAGING: u64 = 1 << 40;
 const SLOTS: u64 = 1 << 41;
 const OUTPUTS: u64 = 1 << 42;
-/// Address space of one output of one batch.
+/// Bytes of address space for one output of one batch.
 const OUTPUT_SPACE: u64 = 1 << 28;
 
 /// Work under way.
@@ -80,19 +80,20 @@ pub(crate) enum SimulatedWork {
 
 /// The surroundings of a scheduler: how long work takes, and how it ends.
 pub(crate) trait World {
-    /// Work begins. Returns the time when it ends, or when its first step does.
+    /// Called when work begins. Returns the time when the work ends, or when its first step ends.
     ///
     /// # Errors
     /// If the scheduler should not have handed it out.
     fn begin(&mut self, now: u64, work: &SimulatedWork, scheduler: &Scheduler) -> Result<u64>;
 
-    /// Work, or its first step, ends. Returns what the scheduler hears, and the second step if there is one.
+    /// Called when work, or its first step, ends. Returns the events for the scheduler, and the second step if there is
+    /// one.
     ///
     /// # Errors
     /// If it broke a promise of the scheduler.
     fn end(&mut self, work: SimulatedWork, scheduler: &Scheduler) -> Result<(Vec<Event>, Option<SimulatedWork>)>;
 
-    /// The next batch.
+    /// Plans the next batch.
     fn plan(&mut self) -> Plan;
 
     /// Whether the planner takes time. Otherwise it is faster than anything else.
@@ -146,17 +147,18 @@ pub(crate) struct Simulation {
     plan_requests: Receiver<()>,
     handed_out: Receiver<SimulatedWork>,
     finished: Receiver<Finished>,
-    /// Since the beginning, in nanoseconds.
+    /// The simulated time: nanoseconds since the beginning.
     now: u64,
-    /// When the consumer took a batch last.
+    /// When the consumer last took a batch.
     taken: u64,
-    /// By the time when it ends. Work that ends at the same time ends in the order in which it began.
+    /// The work under way, by the time when it ends. Work that ends at the same time ends in the order in which it
+    /// began.
     under_way: BTreeMap<(u64, u64), SimulatedWork>,
     number: u64,
 }
 
 impl Simulation {
-    /// A reader of `shared` before its first batch. `output_bytes` are those of each output of a batch.
+    /// Makes a reader of `shared` before its first batch. `output_bytes` has the bytes of each output of a batch.
     pub fn new(shared: &Shared, config: Config, output_bytes: &[usize]) -> Self {
         let (plan, plan_requests) = unbounded();
         let (sender, handed_out) = unbounded();
@@ -221,7 +223,7 @@ impl Simulation {
     /// # Errors
     /// If the scheduler breaks a promise, or waits though nothing is under way.
     pub fn next_batch(&mut self, world: &mut impl World) -> Result<Finished> {
-        // Since when the consumer waits.
+        // When the consumer began to wait.
         let mut asked = None;
         loop {
             self.act(world)?;
@@ -263,7 +265,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The next piece of work ends. False if nothing is under way.
+    /// Ends the next piece of work. Returns false if nothing is under way.
     fn step(&mut self, world: &mut impl World) -> Result<bool> {
         let Some(((end, _), work)) = self.under_way.pop_first() else { return Ok(false) };
         self.now = end;

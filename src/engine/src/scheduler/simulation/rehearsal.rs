@@ -1,8 +1,8 @@
-//! The rehearsal for `explain`: an ordinary machine on which nothing fails. It counts the chunks that a reader with a
-//! given amount of memory would read, by the scheduler's own decisions.
+//! The rehearsal for `explain`: it runs the scheduler on an ordinary machine on which nothing fails. It counts the
+//! chunks that a reader with a given amount of memory would read, by the scheduler's own decisions.
 //!
-//! Times matter only for the order of events. Another order may give a few reads more or less, as between two runs of a
-//! reader.
+//! Times matter only for the order of events. Another order may change the number of reads a little, as between two
+//! runs of a reader.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ impl WorkerPool {
         Self((0..workers.max(1)).map(|_| Reverse(0)).collect())
     }
 
-    /// The end of work that takes this time and begins as soon as a worker is free.
+    /// Gives a worker work that takes `takes`. It begins as soon as a worker is free. Returns when it ends.
     fn busy(&mut self, now: u64, takes: u64) -> u64 {
         let free = self.0.pop().map_or(0, |Reverse(free)| free);
         let end = free.max(now) + takes;
@@ -43,22 +43,23 @@ impl WorkerPool {
     }
 }
 
-/// Nanoseconds that reading takes: a call, and 2 GB/s; a request, and 100 MB/s.
+/// Returns the nanoseconds that a read takes. Local: 20 us for the call, and 2 GB/s. Remote: 20 ms for the request, and
+/// 100 MB/s.
 const fn read_time(bytes: usize, remote: bool) -> u64 {
     if remote { 20_000_000 + bytes as u64 * 10 } else { 20_000 + bytes as u64 / 2 }
 }
 
-/// Nanoseconds that decoding takes one thread: 1 GB/s.
+/// Returns the nanoseconds that one thread takes to decode: 2 us, and 1 GB/s.
 const fn decode_time(bytes: usize) -> u64 {
     2_000 + bytes as u64
 }
 
-/// Nanoseconds that a wave takes: a few launches, and 20 GB/s.
+/// Returns the nanoseconds that a wave takes: 100 us for a few launches, and 20 GB/s.
 const fn wave_time(bytes: usize) -> u64 {
     100_000 + bytes as u64 / 20
 }
 
-/// Encoded bytes of a compressed chunk. The true ratio is unknown.
+/// Returns the assumed encoded bytes of a compressed chunk: half of the decoded ones. The true ratio is unknown.
 const fn encoded(decoded: usize) -> usize {
     decoded.div_ceil(2)
 }
@@ -87,7 +88,7 @@ pub(crate) struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// A reader of `shared` before its first batch.
+    /// Makes a reader of `shared` before its first batch.
     pub fn new(shared: &Shared, config: Config) -> Self {
         let outputs = shared.chunk_index.planner.geometry().outputs.len();
         let machine = Machine {
@@ -97,7 +98,7 @@ impl Rehearsal {
             decoders: WorkerPool::new(config.threads),
             lanes: WorkerPool::new(config.gpu.map_or(0, |gpu| gpu.lanes)),
         };
-        // Nothing is written to outputs: a page of each gives an address.
+        // Nothing is written to outputs. They have one byte each, only to get an address.
         Self { simulation: Simulation::new(shared, config, &vec![1; outputs]), machine }
     }
 
@@ -171,7 +172,7 @@ fn read_events(read: &Read, room: usize, decoded: usize) -> Vec<Event> {
 }
 
 impl Machine {
-    /// When work that begins now ends.
+    /// Returns when work that begins now ends.
     fn end(&mut self, now: u64, work: &SimulatedWork) -> u64 {
         match work {
             SimulatedWork::Read { read, to, .. } => {
@@ -197,14 +198,14 @@ impl Machine {
         crew.busy(now, read_time(bytes, remote))
     }
 
-    /// An index of a shard whose chunks are all there, one after the other.
+    /// Makes the index of a shard: no chunk is missing, and chunks lie one after the other.
     fn index(&self, shard: ShardId) -> ShardIndex {
         let Some(sharding) = self.chunk_index.sharded(shard.array, shard.part) else {
             // An index of the store itself, which is not read.
             return ShardIndex { entries: Entries::Read(Vec::new()), version: None };
         };
         let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];
-        // Inner chunks are all alike.
+        // All inner chunks have the same size.
         let decoded = part.largest_bytes;
         let len = match self.chunk_index.routes[shard.array as usize][shard.part as usize] {
             Route::Raw => decoded,

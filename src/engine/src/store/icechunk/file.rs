@@ -5,9 +5,10 @@ use zstd_safe::{DCtx, InBuffer, OutBuffer};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = "ICE🧊CHUNK".as_bytes();
-/// The magic bytes, a writer's name, the version of the specification, the kind, the compression.
+/// Bytes of the header: the magic bytes (12), the writer's name (24), and one byte each for the version of the
+/// specification, the kind and the compression.
 const HEADER: usize = 39;
-/// Bytes of the largest file that is read, also when decompressed. A manifest of five million chunks is smaller.
+/// Most bytes of a file, also when decompressed. A manifest of five million chunks is smaller.
 pub(super) const MAX_FILE: u64 = 512 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +18,10 @@ pub(super) enum Kind {
     Repository = 6,
 }
 
-/// The number of an object of the repository.
+/// The ID of an object of the repository. [`name`] makes the object's name of it.
 pub(super) type Id = [u8; 12];
 
-/// The version of the specification, and the FlatBuffer in a file.
+/// Returns the version of the specification, and the decompressed FlatBuffer of a file.
 ///
 /// # Errors
 /// If the file is of another kind or an unknown version, damaged or too large.
@@ -73,10 +74,10 @@ fn decompressed(bytes: &[u8], max: u64) -> Result<Vec<u8>> {
     }
 }
 
-/// Crockford's digits.
+/// The digits of Crockford's base 32.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// The name of an object: its bits in groups of five, padded with zeros.
+/// Returns the name of an object: one digit for each five bits of its ID, padded with zero bits.
 pub(super) fn name(id: &Id) -> String {
     let mut name = String::with_capacity(20);
     let (mut bits, mut held) = (0u32, 0);
@@ -92,7 +93,7 @@ pub(super) fn name(id: &Id) -> String {
     name
 }
 
-/// The object with this name; `None` if it isn't a name.
+/// Returns the ID with this name; `None` if `name` isn't the name of an object.
 pub(super) fn id(name: &str) -> Option<Id> {
     let (mut bits, mut held, mut out) = (0u32, 0, Vec::with_capacity(13));
     for byte in name.bytes() {
@@ -104,7 +105,7 @@ pub(super) fn id(name: &str) -> Option<Id> {
             out.push((bits >> held) as u8);
         }
     }
-    // The last digit has bits to spare.
+    // The 20 digits have 100 bits, and the ID 96: four bits are left over.
     (name.len() == 20).then(|| out.try_into().ok()).flatten()
 }
 

@@ -1,8 +1,8 @@
-//! A reader of FlatBuffers that copies nothing. It checks every offset and length against the buffer when it is used, so that
-//! no damaged file leads to a wrong access or an allocation.
+//! A reader of FlatBuffers that copies nothing. It checks every offset and length against the buffer when it is used,
+//! so no damaged file leads to a wrong access or an allocation.
 //!
-//! Format: the FlatBuffers project's "internals". A table points back to a list of where its fields are; vectors and strings
-//! begin with a length.
+//! Format: the FlatBuffers project's "internals". A table points back to its vtable, which has the offsets of its
+//! fields. Vectors and strings begin with a length.
 
 use crate::error::{Error, Result};
 
@@ -10,7 +10,7 @@ fn damaged() -> Error {
     Error::runtime("expected offsets and lengths that stay within the file, but found others; the file is damaged")
 }
 
-/// The bytes of a fixed number at `at`.
+/// Returns the `N` bytes at `at`.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
     let end = at.checked_add(N).ok_or_else(damaged)?;
     bytes.get(at..end).and_then(|b| b.try_into().ok()).ok_or_else(damaged)
@@ -20,7 +20,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
     array(bytes, at).map(u32::from_le_bytes)
 }
 
-/// Where the offset at `at` points to.
+/// Returns the position that the offset at `at` points to.
 fn follow(bytes: &[u8], at: usize) -> Result<usize> {
     at.checked_add(u32_at(bytes, at)? as usize).filter(|&to| to < bytes.len()).ok_or_else(damaged)
 }
@@ -35,7 +35,7 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table that a buffer holds.
+    /// Returns the root table of a buffer.
     pub fn root(bytes: &'a [u8]) -> Result<Self> {
         Self::at(bytes, follow(bytes, 0)?)
     }
@@ -47,7 +47,7 @@ impl<'a> Table<'a> {
         Ok(Self { bytes, at, fields, fields_len })
     }
 
-    /// Where field number `i` is, if the table has it.
+    /// Returns the position of field number `i`; `None` if the table doesn't have it.
     fn field(&self, i: usize) -> Result<Option<usize>> {
         let slot = 4 + 2 * i;
         if slot + 2 > self.fields_len {
@@ -57,7 +57,7 @@ impl<'a> Table<'a> {
         Ok((offset != 0).then(|| self.at + usize::from(offset)))
     }
 
-    /// A number or a structure of `N` bytes.
+    /// Returns field `i`, a number or a structure of `N` bytes.
     pub fn fixed<const N: usize>(&self, i: usize) -> Result<Option<[u8; N]>> {
         self.field(i)?.map(|at| array(self.bytes, at)).transpose()
     }
@@ -78,7 +78,7 @@ impl<'a> Table<'a> {
         self.field(i)?.map(|at| Table::at(self.bytes, follow(self.bytes, at)?)).transpose()
     }
 
-    /// A vector of elements of `size` bytes.
+    /// Returns field `i`, a vector of elements of `size` bytes.
     fn vector(&self, i: usize, size: usize) -> Result<Option<Vector<'a>>> {
         let Some(at) = self.field(i)? else { return Ok(None) };
         let at = follow(self.bytes, at)?;
@@ -87,12 +87,12 @@ impl<'a> Table<'a> {
         if fits { Ok(Some(Vector { bytes: self.bytes, at: at + 4, len })) } else { Err(damaged()) }
     }
 
-    /// A vector of bytes, or a string.
+    /// Returns field `i`, a vector of bytes or a string.
     pub fn bytes(&self, i: usize) -> Result<Option<&'a [u8]>> {
         Ok(self.vector(i, 1)?.map(|v| &v.bytes[v.at..v.at + v.len]))
     }
 
-    /// As [`Self::bytes`], and where they are in the buffer.
+    /// As [`Self::bytes`], but returns where the bytes are in the buffer.
     pub fn range(&self, i: usize) -> Result<Option<std::ops::Range<usize>>> {
         Ok(self.vector(i, 1)?.map(|v| v.at..v.at + v.len))
     }
@@ -102,14 +102,14 @@ impl<'a> Table<'a> {
         bytes.map(|b| std::str::from_utf8(b).map_err(|_| damaged())).transpose()
     }
 
-    /// A vector of u32.
+    /// Returns field `i`, a vector of u32.
     pub fn numbers(&self, i: usize) -> Result<Option<impl ExactSizeIterator<Item = u32> + use<'a>>> {
         Ok(self
             .vector(i, 4)?
             .map(|v| v.bytes[v.at..v.at + 4 * v.len].as_chunks::<4>().0.iter().map(|n| u32::from_le_bytes(*n))))
     }
 
-    /// A vector of structures of `N` bytes.
+    /// Returns field `i`, a vector of structures of `N` bytes.
     pub fn structs<const N: usize>(
         &self,
         i: usize,
@@ -117,7 +117,7 @@ impl<'a> Table<'a> {
         Ok(self.vector(i, N)?.map(|v| v.bytes[v.at..v.at + N * v.len].as_chunks::<N>().0.iter().copied()))
     }
 
-    /// A vector of tables; an absent one is empty.
+    /// Returns field `i`, a vector of tables; empty if the table doesn't have the field.
     pub fn tables(&self, i: usize) -> Result<Tables<'a>> {
         let empty = Vector { bytes: self.bytes, at: 0, len: 0 };
         Ok(Tables { vector: self.vector(i, 4)?.unwrap_or(empty), next: 0 })

@@ -1,11 +1,12 @@
-//! Icechunk repositories as stores: one snapshot of a branch or a tag, or one chosen by its name. It never changes.
+//! Icechunk repositories as stores. A store is one snapshot, chosen by a branch, a tag or its own name. A snapshot
+//! never changes.
 //!
-//! The format (specification 1, which Icechunk 1 writes, and 2) is parsed by own code, on a checked reader of [`flat`] buffers.
-//! The crate icechunk would bring its own object stores, retries and caches, and triple the time to build. Here bytes come from the
-//! [`Store`] that holds the repository.
+//! The format (specification 1, which Icechunk 1 writes, and 2) is parsed by own code, with a checked reader of
+//! FlatBuffers ([`flat`]). The crate icechunk would bring its own object stores, retries and caches, and triple the
+//! time to build. Here bytes come from the [`Store`] that holds the repository.
 //!
-//! Opening reads everything from [`refs`] to the [`snapshot`]. A [`manifest`] is read when its first chunk is needed, and stays in
-//! memory. After that a chunk costs one read.
+//! Opening reads everything from [`refs`] to the [`snapshot`]. A [`manifest`] is read when its first chunk is needed,
+//! and stays in memory. After that a chunk costs one read.
 
 mod file;
 mod flat;
@@ -34,10 +35,10 @@ use file::{Id, MAX_FILE};
 use manifest::{Chunk, Manifest};
 use snapshot::Snapshot;
 
-/// Bytes that all manifests of a store may take in memory.
+/// Most bytes that all manifests of a store may take in memory.
 const MAX_MANIFESTS: u64 = 4 << 30;
 
-/// Stands before the names of a repository's own objects.
+/// Prefix of the keys of chunks in the repository's own objects.
 const CHUNKS: &str = "chunks/";
 
 /// A store in an Icechunk repository.
@@ -46,7 +47,7 @@ pub struct Repository {
     base: Arc<dyn Store>,
     id: Id,
     snapshot: Snapshot,
-    /// By their places in [`Snapshot::files`].
+    /// In the order of [`Snapshot::files`].
     manifests: Vec<LazyManifest>,
     /// Bytes of all manifests in memory.
     bytes: AtomicU64,
@@ -68,7 +69,7 @@ impl Chunk<'_> {
         }
     }
 
-    /// Where the chunk lies; `None` if it is in the manifest.
+    /// Returns the object and the range that hold the chunk; `None` if it is in the manifest.
     fn extent(&self) -> Option<Extent> {
         match *self {
             Self::Inline(_) => None,
@@ -117,7 +118,9 @@ impl Repository {
         Ok(Some(Self { location, base, id, snapshot, manifests, bytes: AtomicU64::new(0), virtual_chunks }))
     }
 
-    /// The value of `key`, a document or a chunk, given its manifest; `None` if the snapshot has no such key.
+    /// Finds the value of `key`: a metadata document or a chunk. `manifest` returns a manifest by its number in
+    /// [`Snapshot::files`], if it is in memory. Returns `None` if the snapshot has no such key or `manifest` returned
+    /// `None`.
     fn find_in<'a>(&'a self, key: &str, manifest: impl FnOnce(usize) -> Option<&'a Manifest>) -> Option<Chunk<'a>> {
         if let Some(document) = self.snapshot.document(key) {
             return Some(Chunk::Inline(document));
@@ -126,7 +129,7 @@ impl Repository {
         manifest(self.snapshot.manifest(node, &coords)?)?.find(&node.id, &coords)
     }
 
-    /// The same, after its manifest was read if need be.
+    /// As [`Self::find_in`], but reads the manifest if it isn't in memory.
     async fn find(&self, key: &str, phase: Phase) -> Result<Option<Chunk<'_>>> {
         let mut lacking = None;
         let loaded = |file: usize| {
@@ -148,7 +151,7 @@ impl Repository {
             Some(e) => Err(e),
             None => self.read_manifest(file, phase).await.inspect_err(|e| lazy.failure.note(e)),
         };
-        // Reads that need it at the same time wait for one request.
+        // Reads that need the manifest at the same time wait for one request.
         lazy.manifest.get_or_try_init(read).await
     }
 
@@ -216,7 +219,7 @@ impl Store for Repository {
         &self.location
     }
 
-    /// That of the repository, also where its virtual chunks lie on servers.
+    /// The latency of the repository, even if its virtual chunks lie on servers.
     fn latency(&self) -> Latency {
         self.base.latency()
     }
@@ -257,7 +260,7 @@ impl Store for Repository {
         let head = async {
             let Some(chunk) = self.find(key, Phase::Running).await? else { return Ok(None) };
             let version = match chunk.extent() {
-                // It is in the manifest: no cache is faster.
+                // The chunk is in the manifest, which is in memory: no cache is faster.
                 None => None,
                 // Objects of a repository never change, so their version is the place alone.
                 Some(extent) if is_native(&extent) => Some(place(&extent).into()),

@@ -1,11 +1,11 @@
-//! The `storage_options` that choose what of an Icechunk repository is read.
+//! The `storage_options` for Icechunk repositories: which snapshot is read, and where virtual chunks may lie.
 
 use crate::error::{Error, Result};
 
 /// Which snapshot is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The last snapshot of a branch.
+    /// The latest snapshot of a branch.
     Branch(String),
     /// The snapshot of a tag.
     Tag(String),
@@ -19,16 +19,17 @@ impl Default for Version {
     }
 }
 
-/// What of which repository is read.
+/// Which snapshot of each repository is read, and where virtual chunks may lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IcechunkOptions {
-    /// One for all stores (none: nothing is chosen), or one for each store. `None`: any store, which may be no repository.
+    /// Empty: no version is chosen. One element: it holds for all stores. Otherwise one element for each store. An
+    /// element of `None` chooses no version, and the store may be no repository.
     versions: Vec<Option<Version>>,
     /// URLs below which virtual chunks may lie. Each ends with a slash.
     pub virtual_chunks: Vec<String>,
 }
 
-/// Names and values.
+/// Names and values of options.
 type Options = Vec<(String, String)>;
 
 impl IcechunkOptions {
@@ -83,7 +84,7 @@ impl IcechunkOptions {
     }
 
     /// # Errors
-    /// [`Error::value`] if the number of versions isn't that of stores.
+    /// [`Error::value`] if there are several versions, but not one for each of `stores` stores.
     pub fn check(&self, stores: usize) -> Result<()> {
         match self.versions.len() {
             n if n <= 1 || n == stores => Ok(()),
@@ -94,7 +95,7 @@ impl IcechunkOptions {
         }
     }
 
-    /// Which snapshot of store number `i` is read; `None`: the store may be no repository.
+    /// Returns the version that is chosen for store number `i`. `None`: the store may be no repository.
     pub fn version(&self, i: usize) -> Option<Version> {
         match self.versions.as_slice() {
             [] => None,

@@ -1,4 +1,4 @@
-//! From a branch or a tag to the snapshot that it points to.
+//! Finds the snapshot that a branch or a tag points to.
 
 use futures_util::future::join_all;
 
@@ -9,10 +9,10 @@ use super::snapshot::damaged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Phase, Store};
 
-/// The snapshot of `version` in the repository at `base`; `None` if there is no repository.
+/// Returns the snapshot that `version` means in the repository at `base`; `None` if there is no repository.
 ///
 /// # Errors
-/// If there is one that can't be read or has no such version.
+/// If there is a repository that can't be read or has no such version.
 pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Option<Id>> {
     let wrong = |e: Error| e.of_kind(ErrorKind::Value);
     let by_name = match version {
@@ -24,14 +24,14 @@ pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Optio
     match base.get("repo", MAX_FILE, Phase::Building).await.map_err(wrong)? {
         Some(repo) => of_repo(&repo, version, by_name).map(Some).map_err(|e| wrong(e).within("repo")),
         None => match by_name {
-            // Whether it exists is known when its own file is read.
+            // Whether the snapshot exists is found out when its own file is read.
             Some(id) => Ok(Some(id)),
             None => of_refs(base, version).await.map_err(wrong),
         },
     }
 }
 
-/// In version 2 of the specification one file has all branches and tags.
+/// Finds the snapshot in the file `repo`. In version 2 of the specification it has all branches and tags.
 pub(super) fn of_repo(repo: &[u8], version: &Version, by_name: Option<Id>) -> Result<Id> {
     let (_, bytes) = file::open(repo, Kind::Repository)?;
     let root = Table::root(&bytes)?;
@@ -70,7 +70,7 @@ pub(super) fn of_repo(repo: &[u8], version: &Version, by_name: Option<Id>) -> Re
     Err(missing(root.tables(refs)?))
 }
 
-/// In version 1 each branch and each tag has a file of its own.
+/// Finds the snapshot in version 1 of the specification, where each branch and each tag has a file of its own.
 async fn of_refs(base: &dyn Store, version: &Version) -> Result<Option<Id>> {
     let (kind, name) = match version {
         Version::Tag(name) => ("tag", name),

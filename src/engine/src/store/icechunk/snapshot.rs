@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 /// Coordinates of a chunk.
 pub(super) type Coords = SmallVec<[u32; 8]>;
 
-/// A node takes at least so many bytes of the file. Otherwise the file names one more than once.
+/// A node takes at least this many bytes of the file. Otherwise the file names a node more than once.
 const MIN_BYTES: usize = 24;
 
-/// `NodeData` of the schema.
+/// The number that stands for an array in `NodeData` of the schema.
 const ARRAY: u8 = 1;
 
 #[derive(Debug)]
@@ -24,18 +24,18 @@ pub(super) struct Node {
     path: Range<usize>,
     metadata: Range<usize>,
     pub id: [u8; 8],
-    /// Of an array: a range of [`Snapshot::manifests`].
+    /// The manifests of an array: a range of [`Snapshot::manifests`]; empty for a group.
     manifests: Range<usize>,
 }
 
 /// A manifest with chunks of an array.
 #[derive(Debug)]
 struct ManifestRef {
-    /// Which of [`Snapshot::files`].
+    /// Its number in [`Snapshot::files`].
     file: u32,
-    /// Begin and end in each dimension: a range of [`Snapshot::extents`].
+    /// Begin and end of its chunks in each dimension: a range of [`Snapshot::extents`].
     extents: Range<usize>,
-    /// The largest end along the first dimension, of this manifest and all before it.
+    /// The largest end along the first dimension, of this manifest and all before it in the array.
     until: u32,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Snapshot {
     nodes: Vec<Node>,
     manifests: Vec<ManifestRef>,
     extents: Vec<[u32; 2]>,
-    /// The manifests, each once, sorted.
+    /// The IDs of all manifests, each once, sorted.
     pub files: Vec<Id>,
 }
 
@@ -140,14 +140,14 @@ impl Snapshot {
         Some(&self.nodes[at])
     }
 
-    /// The metadata document at a key.
+    /// Returns the metadata document at `key`; `None` if there is none.
     pub fn document(&self, key: &str) -> Option<&[u8]> {
         let path = key.strip_suffix("zarr.json")?;
         let path = if path.is_empty() { path } else { path.strip_suffix('/')? };
         Some(&self.bytes[self.node(path)?.metadata.clone()])
     }
 
-    /// The array and the coordinates in a chunk's key.
+    /// Returns the node and the coordinates in a chunk's key; `None` if `key` isn't one.
     pub fn chunk(&self, key: &str) -> Option<(&Node, Coords)> {
         let mut coords = Coords::new();
         let mut rest = key;
@@ -162,7 +162,7 @@ impl Snapshot {
         }
     }
 
-    /// The manifest of a chunk, as a place in [`Self::files`]; `None` if there is none.
+    /// Returns the manifest of a chunk, as its number in [`Self::files`]; `None` if there is none.
     pub fn manifest(&self, node: &Node, coords: &[u32]) -> Option<usize> {
         let manifests = &self.manifests[node.manifests.clone()];
         let along_first = coords.first().copied().unwrap_or(0);
@@ -176,7 +176,7 @@ impl Snapshot {
         candidates.into_iter().find(holds).map(|m| m.file as usize)
     }
 
-    /// The names of the nodes right below `prefix`, which is a path or empty.
+    /// Returns the names of the nodes directly below `prefix`, which is a path or empty.
     pub fn children(&self, prefix: &str) -> Vec<String> {
         let prefix = prefix.trim_matches('/');
         let below = |node: &Node| {

@@ -1,7 +1,9 @@
-//! Repositories that Icechunk 1.1 and 2.3 wrote (`tests/corpus/icechunk`), on disk and on a server; and damage.
+//! Tests of repositories that Icechunk 1.1 and 2.3 wrote (`tests/corpus/icechunk`), on disk and on a server, and of
+//! damaged files.
 //!
-//! In both `a` has 8x4x8 float32 in chunks of 1x4x8, numbered from 0; a second commit made its rows 2 and 3 -1, which compress so well
-//! that they are inline, and deleted `t`. `deep/b` is the same numbers, as int32 in shards. Manifests end after three chunks.
+//! In both, `a` has 8x4x8 float32 in chunks of 1x4x8, numbered from 0. A second commit set its rows 2 and 3 to -1,
+//! which compress so well that they are inline, and deleted `t`. `deep/b` has the same numbers as int32 in shards. A
+//! manifest has at most three chunks.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +44,7 @@ fn served(version: usize) -> (Arc<Server>, String) {
     (server, url)
 }
 
-/// All of an array, as the numbers of four bytes that it has.
+/// Reads a whole array, and returns its bytes in groups of four.
 fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 4]>> {
     let reader = Reader::open(Spec::default().with(|s| {
         s.source.paths = vec![path.to_owned()];
@@ -100,7 +102,7 @@ fn versions_are_read_as_they_were_committed() {
             ] {
                 let error = values(path, array, options).unwrap_err();
                 let listed = server.taken_log();
-                // What a server doesn't list can't be named.
+                // A server that can't list has no names for the message.
                 let unlisted =
                     version == 1 && path == &url && error.message().contains("expected an Icechunk repository");
                 assert!(error.message().contains(words) || unlisted, "{words}: {error}, {listed:?}");
@@ -121,14 +123,15 @@ fn a_chunk_is_one_request_and_a_manifest_too() {
             (count("snapshots/"), count("/repo") + count("refs/branch.main/")),
             (1, if version == 1 { 2 } else { 1 })
         );
-        // Eight chunks in three manifests, two of them inline; perhaps again for the next epoch, the chunks.
+        // Eight chunks in three manifests, two of them inline. The reader may have begun to read chunks for the next
+        // epoch.
         assert_eq!(count("manifests/"), 3);
         assert!((6..=12).contains(&count("chunks/")), "{log:?}");
         assert!(log.iter().all(|l| l.starts_with("GET")) && count("zarr.json") == 0);
     }
 }
 
-/// Has the next six requests for each manifest fail.
+/// Makes the next six requests for each manifest fail.
 fn fail_manifests(server: &Server, version: usize) {
     for (key, _) in files(&corpus(version)).into_iter().filter(|(key, _)| key.starts_with("manifests/")) {
         server.acts_at.lock().unwrap().insert(format!("/store/{key}"), [Act::Status(503); 6].into());
@@ -203,7 +206,7 @@ fn objects_that_are_gone_are_errors() {
     assert!(error.message().contains("expected a snapshot, but found nothing"), "{error}");
 }
 
-/// A file of the same content that isn't compressed, so that damage goes to its structure.
+/// Returns a file with the same content that isn't compressed, so that damage hits its structure.
 fn uncompressed(bytes: &[u8], kind: file::Kind) -> Vec<u8> {
     let (_, inner) = file::open(bytes, kind).unwrap();
     let mut out = bytes[..39].to_vec();
@@ -212,12 +215,12 @@ fn uncompressed(bytes: &[u8], kind: file::Kind) -> Vec<u8> {
     out
 }
 
-/// A snapshot by hand, as small as may be: its root group, named `times` times.
+/// Builds the smallest possible snapshot by hand. It names its root group `times` times.
 fn smallest(id: &Id, times: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let u16s = |out: &mut Vec<u8>, values: &[u16]| out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
     let u32s = |out: &mut Vec<u8>, values: &[u32]| out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-    // Where the root is; where its fields are; itself: its name, and where the nodes are.
+    // The offset of the root; its vtable; the root itself, with its ID and the offset of the nodes.
     u32s(&mut out, &[16]);
     u16s(&mut out, &[10, 20, 4, 0, 16, 0]);
     u32s(&mut out, &[12]);
@@ -225,7 +228,7 @@ fn smallest(id: &Id, times: usize) -> Vec<u8> {
     u32s(&mut out, &[4, times as u32]);
     let node = 40 + 4 * times as u32 + 12;
     (0..times as u32).for_each(|i| u32s(&mut out, &[node - (40 + 4 * i)]));
-    // The node, in the same way: its number, where its path is and its metadata; and these.
+    // The node in the same way: its vtable, its ID, the offsets of its path and metadata; then path and metadata.
     u16s(&mut out, &[12, 20, 4, 12, 16, 0]);
     u32s(&mut out, &[12, 7, 7, 8, 12, 1]);
     out.extend(b"/   ");
@@ -243,7 +246,7 @@ fn hostile_snapshots_are_errors() {
     let parse = |bytes: &[u8]| Snapshot::parse(&[&header[..], bytes].concat(), &id);
     let good = smallest(&id, 1);
     assert_eq!(parse(&good).unwrap().document("zarr.json"), Some(&b"{}"[..]));
-    // Offsets and lengths, the first of a table's fields being a signed one.
+    // Overwrites offsets and lengths. A table's offset to its vtable is signed.
     let node = good.len() - 36;
     let offsets = [(0, "root"), (16, "fields"), (32, "nodes"), (36, "number of nodes"), (40, "node")];
     let of_node = [(node, "fields"), (node + 12, "path"), (node + 16, "metadata"), (node + 20, "length of a path")];
@@ -255,7 +258,7 @@ fn hostile_snapshots_are_errors() {
             assert!(error.message().contains("the file is damaged"), "{what}, {wrong:x}: {error}");
         }
     }
-    // Wherever they are.
+    // Overwrites any four bytes.
     for at in 0..good.len() - 3 {
         for wrong in [u32::MAX, i32::MAX as u32, 1 << 31, u32::MAX - 3, good.len() as u32 - 4, 0] {
             let mut bytes = good.clone();

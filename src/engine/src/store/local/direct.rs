@@ -1,18 +1,19 @@
-//! Reads past the page cache (`O_DIRECT`), for data larger than memory: the page cache would help none of these reads, and
-//! would drop what other programs keep in it.
+//! Reads past the page cache (`O_DIRECT`), for data larger than memory. The page cache would help none of these reads,
+//! and would drop what other programs keep in it.
 //!
-//! Such reads begin and end at multiples of a disk's block size, in the file and in memory. Each thread reads whole blocks
-//! to a buffer of its own and copies the wanted bytes from there. The page cache costs one copy too.
+//! Such reads begin and end at multiples of a disk's block size, in the file and in memory. Each thread reads whole
+//! blocks to a buffer of its own and copies the wanted bytes from there. A read through the page cache makes one copy
+//! too.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// Offsets, lengths and addresses are multiples of this, which is a multiple of every block size of disks.
+/// Offsets, lengths and addresses are multiples of this many bytes. It is a multiple of every block size of disks.
 const BLOCK: usize = 4096;
 
-/// Bytes that are read at a time.
+/// Most bytes that one system call reads.
 const PIECE: usize = 1 << 20;
 
 /// Bytes of the buffer of each thread that reads past the page cache.
@@ -25,7 +26,7 @@ thread_local! {
 /// Fills `to` from `offset` of a file that was opened with `O_DIRECT`.
 ///
 /// # Errors
-/// Those of `pread`; `UnexpectedEof` if the file ends before.
+/// Errors of `pread`; `UnexpectedEof` if the file ends before `to` is full.
 pub(super) fn read_exact_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<()> {
     PIECE_OF_THREAD.with_borrow_mut(|memory| {
         memory.resize(BYTES_PER_THREAD, 0);

@@ -32,7 +32,8 @@ impl LocalStore {
     /// Opens the directory at `location`, a path or a `file://` URL.
     ///
     /// # Errors
-    /// [`Error::value`] if it isn't a directory that can be read, or its file system has no reads past the page cache.
+    /// [`Error::value`] if it isn't a directory that can be read, or reads past the page cache are wanted and its file
+    /// system doesn't have them.
     pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
         let root = root(location)?;
         let wrong = |found: &str| wrong(location, found);
@@ -51,7 +52,8 @@ impl LocalStore {
         Ok(store)
     }
 
-    /// Opens a metadata document with `O_DIRECT`: only that tells whether the file system allows it.
+    /// Checks that the file system has `O_DIRECT`, by opening metadata documents with it: there is no other way to
+    /// know.
     fn probe(&self) -> Result<()> {
         for key in ["zarr.json", ".zgroup", ".zarray", ".zmetadata"] {
             if let Err(e) = self.open_with(key, libc::O_DIRECT)
@@ -89,7 +91,8 @@ impl LocalStore {
         e.at(Site::store(&*self.location).key(key))
     }
 
-    /// The file of `key`, open, and its metadata; `None` if there is none.
+    /// Opens the file of `key`, and returns it with its metadata; `None` if there is no such file. `flags` are those of
+    /// `open(2)`.
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
@@ -100,7 +103,7 @@ impl LocalStore {
         Ok(Some((file, meta)))
     }
 
-    /// The metadata of what is at `key`; `None` if nothing is.
+    /// Returns the metadata of the file or directory at `key`; `None` if there is nothing.
     fn metadata(&self, key: &str) -> Result<Option<Metadata>> {
         match fs::metadata(self.path(key)) {
             Ok(meta) => Ok(Some(meta)),
@@ -108,10 +111,10 @@ impl LocalStore {
         }
     }
 
-    /// Whether the system's error means that there is no such key.
+    /// Returns `Ok` if the system's error `e` means that there is no such key.
     ///
     /// # Errors
-    /// If it doesn't, or a symbolic link says that there is one.
+    /// If `e` means something else, or a dangling symbolic link says that the key exists.
     fn not_found(&self, key: &str, e: io::Error) -> Result<()> {
         if !is_missing(&e) {
             return Err(self.failed(key, e));
@@ -123,7 +126,7 @@ impl LocalStore {
     }
 
     /// # Errors
-    /// If it isn't a regular file.
+    /// If `meta` isn't that of a regular file.
     fn check_kind(&self, key: &str, meta: &Metadata) -> Result<()> {
         if meta.is_file() {
             return Ok(());
@@ -133,7 +136,8 @@ impl LocalStore {
     }
 
     /// # Errors
-    /// If the file isn't of the version `wanted`: one that [`Found`] told, or one that a reference from another store tells.
+    /// If the file doesn't have the version `wanted`: one from [`Found`], or one that a reference from another store
+    /// gives.
     fn check_version(&self, key: &str, meta: &Metadata, wanted: Option<&Arc<str>>) -> Result<()> {
         let Some(wanted) = wanted else { return Ok(()) };
         let what = match foreign_version(wanted) {
@@ -145,7 +149,7 @@ impl LocalStore {
         Err(self.unreadable(key, what))
     }
 
-    /// Fills `to` from an open file and its size.
+    /// Fills `to` from `offset` of an open file. `size` is what the file had when it was opened, for the error.
     fn fill(&self, key: &str, (file, size): (&File, u64), offset: u64, to: &mut [u8], unbuffered: bool) -> Result<()> {
         let read = if unbuffered { direct::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
         let len = to.len();
@@ -165,10 +169,10 @@ fn wrong(location: &str, found: &str) -> Error {
     e.at(Site::store(location))
 }
 
-/// The path of `location`, which is one or a `file://` URL.
+/// Returns the path that `location` means. It is a path itself, or a `file://` URL.
 ///
 /// # Errors
-/// [`Error::value`] if it is neither.
+/// [`Error::value`] if it is empty, or a `file://` URL without an absolute path.
 pub(super) fn root(location: &str) -> Result<PathBuf> {
     if location.is_empty() {
         return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
@@ -182,7 +186,7 @@ pub(super) fn root(location: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(percent_decoded(path)))
 }
 
-/// A key below a file (`ENOTDIR`) is as missing as one in no directory.
+/// Whether the error means that a key is missing. A key below a file (`ENOTDIR`) is missing too.
 fn is_missing(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -231,7 +235,7 @@ impl Store for LocalStore {
         self.check_version(key, &meta, version)?;
         let version = match (version, range) {
             (Some(wanted), _) if foreign_version(wanted).is_none() => Some(Arc::clone(wanted)),
-            // What was read as a whole is read once.
+            // A value that is read as a whole isn't read again, so nobody needs its version.
             (None, ByteRange::Whole) if !self.how.versions => None,
             _ => Some(Version::of(&meta).as_str().into()),
         };
@@ -266,7 +270,7 @@ impl Store for LocalStore {
 
     fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
         let path = self.path(key);
-        // cuFile refuses files that were opened with O_NONBLOCK, so pipes must be found before.
+        // cuFile refuses files that were opened with O_NONBLOCK. So a pipe must be detected before it is opened.
         let Some(meta) = self.metadata(key)? else { return Ok(None) };
         self.check_kind(key, &meta)?;
         let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(&path);

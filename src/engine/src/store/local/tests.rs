@@ -67,7 +67,7 @@ fn files_are_opened_as_they_are_and_nothing_else() {
     }
     let error = store.in_file("k", Some(&"another".into())).unwrap_err();
     assert!(error.message().contains("it was replaced since"), "{error}");
-    // A pipe without a writer would be waited for.
+    // Opening a pipe without a writer must not block.
     for (key, found) in [("d", "a directory"), ("pipe", "a special file")] {
         for error in [
             store.in_file(key, None).unwrap_err(),
@@ -98,7 +98,7 @@ fn links_to_content_that_is_not_there_are_errors() {
         assert!(message.contains("expected a file, but found the symbolic link"), "{message}");
         assert!(message.contains(&format!("{} to ../.git/annex/objects/x, where", link.display())), "{message}");
     }
-    // The store itself, or an archive in its place.
+    // A store's own path, of a directory or an archive, may be such a link too.
     for name in ["b.zarr", "b.zip"] {
         let path = dir.path().join(name);
         std::os::unix::fs::symlink("nowhere", &path).unwrap();
@@ -138,16 +138,17 @@ fn a_file_that_is_replaced_between_two_reads_is_noticed() {
         assert!(error.message().contains("\"k\" can't be read: it was replaced since"), "{error}");
     };
     let touch = |time| OpenOptions::new().write(true).open(&path).unwrap().set_modified(time).unwrap();
-    // In place, with as many bytes: its date alone tells.
+    // Written in place with the same size: only the date differs.
     touch(modified + std::time::Duration::from_nanos(1));
     replaced();
     touch(modified);
     read().unwrap();
-    // With the old date: the size tells.
+    // Written with the old date: only the size differs.
     fs::write(&path, [1; 101]).unwrap();
     touch(modified);
     replaced();
-    // By another file with the old size and date, as a copy that preserves dates does: its birth tells, where it is known.
+    // Replaced by another file with the old size and date, as by a copy that preserves dates: only the birth time
+    // differs, where the file system has it.
     fs::write(dir.path().join("new"), [2; 100]).unwrap();
     fs::rename(dir.path().join("new"), &path).unwrap();
     touch(modified);
@@ -174,7 +175,7 @@ fn locations() {
     }
 }
 
-/// What is said of a path or URL.
+/// Returns the message of the error for a path or URL.
 fn refused(location: &str) -> String {
     super::super::open(&[location.to_owned()], &[], 1, ReadFiles::default()).err().unwrap().message().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The version of a local file, and what references from elsewhere tell of it.
+//! The version of a local file, and the versions of local files in references from other stores.
 
 use std::fs::Metadata;
 use std::io::Write;
@@ -7,9 +7,9 @@ use std::time::UNIX_EPOCH;
 
 use crate::store::not_after_date;
 
-/// The version of a file: its size, its time of birth (where the file system has it) and of its last change, in nanoseconds.
-/// The inode's number isn't in it: file systems in user space give new ones to files that they have forgotten. The text is
-/// written without an allocation, since it is compared for each inner chunk of a shard.
+/// The version of a file: its size, and the times of its last change and of its birth (where the file system has it),
+/// in nanoseconds. The inode's number isn't in it: file systems in user space give new ones to files that they have
+/// forgotten. The text is written without an allocation, since it is compared for each inner chunk of a shard.
 pub(super) struct Version {
     text: [u8; 96],
     len: usize,
@@ -31,15 +31,16 @@ impl Version {
     }
 }
 
-/// What a reference from another store tells of the version of a file.
+/// The version of a file, as a reference from another store gives it.
 pub(super) enum ForeignVersion<'a> {
-    /// The tag that the crate object_store makes of a file.
+    /// The tag that the crate object_store makes for a file.
     Tag(&'a str),
     /// The file wasn't changed after this date, in seconds since 1970.
     NotAfter(i64),
 }
 
-/// What `version` tells, if a reference from another store gave it. Own versions contain no quote.
+/// Returns the version that a reference from another store gave; `None` if [`Version`] made `version`. Those versions
+/// contain no quote.
 pub(super) fn foreign_version(version: &str) -> Option<ForeignVersion<'_>> {
     if let Some(date) = not_after_date(version) {
         return Some(ForeignVersion::NotAfter(date));
@@ -48,6 +49,7 @@ pub(super) fn foreign_version(version: &str) -> Option<ForeignVersion<'_>> {
 }
 
 impl ForeignVersion<'_> {
+    /// Whether the file with these metadata has this version.
     pub fn describes(&self, meta: &Metadata) -> bool {
         match *self {
             Self::NotAfter(date) => meta.mtime() <= date,

@@ -1,4 +1,4 @@
-//! What the failure of a request means.
+//! Decides what the failure of a request means: which [`Fault`] it is.
 
 use std::fmt;
 
@@ -6,17 +6,18 @@ use super::client::Answer;
 use crate::error::Error;
 use crate::store::retry::Fault;
 
-/// Advice for requests of which no answer is known.
+/// Advice for requests without a known answer.
 const NO_CREDENTIALS: &str = " (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
                               skip_signature)";
 
-/// The fault behind an error, given the server's answer if there was one.
+/// Returns the fault that an error means, given the server's answer if there was one.
 pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     use object_store::Error as E;
     let said = text(&error);
     let is_unsupported = matches!(error, E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. });
     match *answer {
-        // The codes of S3 and Google, and of Azure. No key of such a store is there, so it is no missing chunk.
+        // The error codes of S3 and Google, and of Azure. Without the bucket there is no store, so this isn't a missing
+        // chunk.
         Answer::Status(404, _) if said.contains("NoSuchBucket") || said.contains("ContainerNotFound") => {
             let name = element(&said, "BucketName").map_or(String::new(), |name| format!(" '{name}'"));
             let what = format!("there is no bucket{name}; check the path, and the endpoint if one is given");
@@ -26,7 +27,7 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
         Answer::Status(412, _) => Fault::Replaced,
         Answer::Status(501 | 505, _) => Fault::Permanent(failed(error, "")),
         Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(failed(error, ""), wait),
-        // S3 answers so if it didn't get the whole request in time.
+        // S3's answer if it didn't get the whole request in time.
         Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(failed(error, ""), wait),
         Answer::Status(401 | 403, _) => Fault::Refused(
             failed(
@@ -49,26 +50,28 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     }
 }
 
-/// The text of an element of the XML in an answer.
+/// Returns the text of the element `name` in the XML of an answer.
 fn element<'a>(said: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = said.split_once(&format!("<{name}>"))?;
     Some(rest.split_once("</")?.0)
 }
 
-/// The fault of a failed listing. Listings carry no [`Answer`]: only the text of the error tells the status.
+/// Returns the fault that a failed listing means. Listings carry no [`Answer`]: only the text of the error tells the
+/// status.
 pub(super) fn classify_listing(error: object_store::Error) -> Fault {
     let said = text(&error);
     let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status));
     if refused { Fault::Refused(failed(error, "").refusing()) } else { Fault::Unsent(failed(error, NO_CREDENTIALS)) }
 }
 
-/// The error of a request, with `advice` at the end.
+/// Makes the error of a request, with `advice` at the end.
 pub(super) fn failed(error: object_store::Error, advice: &str) -> Error {
     let said = text(&error);
     Error::runtime(format!("{said}{advice}")).caused_by(RequestError { said, error })
 }
 
-/// What object_store says, without the secrets that answers repeat. They are still in its own error, which is the source.
+/// An error of object_store, shown without the secrets that answers repeat. The original error, which still has them,
+/// is its source.
 pub(super) struct RequestError {
     said: String,
     error: object_store::Error,
@@ -92,7 +95,7 @@ impl std::error::Error for RequestError {
     }
 }
 
-/// An error with its causes, short enough for a message.
+/// Returns the text of an error and its causes, without secrets, and cut to 500 characters.
 pub(super) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -110,7 +113,7 @@ pub(super) fn text(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// A text without the credentials and signatures that S3's answers repeat.
+/// Replaces the credentials and signatures that S3's answers repeat.
 fn hidden(text: &str) -> String {
     let mut rest = text;
     let mut shown = String::with_capacity(text.len());

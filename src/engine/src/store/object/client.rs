@@ -24,7 +24,7 @@ pub(super) enum Answer {
     Status(u16, Option<Duration>),
 }
 
-/// Travels with a request, and gets the answer.
+/// Travels with a request through the library, and receives the answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Note(Arc<Mutex<Answer>>);
 
@@ -33,13 +33,13 @@ impl Note {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
-    /// The answer, so far as there is one.
+    /// Returns the answer; [`Answer::None`] if there is none yet.
     pub fn get(&self) -> Answer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Makes such clients.
+/// Makes clients that count requests and keep each answer's status.
 #[derive(Debug)]
 pub(super) struct Connector<C> {
     pub inner: C,
@@ -81,7 +81,7 @@ impl HttpService for Service {
     }
 }
 
-/// `Retry-After` in seconds. Dates are ignored: the usual pauses do.
+/// Returns `Retry-After` if it is a number of seconds. Dates are ignored: the usual pauses are enough.
 fn wait(response: &HttpResponse) -> Option<Duration> {
     let seconds = response.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

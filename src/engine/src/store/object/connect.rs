@@ -1,4 +1,4 @@
-//! From a URL and options to an object store: its kind, its credentials, its options.
+//! Opens an object store from a URL and options: its kind, its credentials, its options.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -19,15 +19,15 @@ use crate::error::{Error, Result, Site};
 /// An open object store, and what its kind can do.
 pub(super) struct Connected {
     pub store: Box<dyn ObjectStore>,
-    /// Stands before all keys.
+    /// Path that is put before all keys.
     pub prefix: Path,
     /// Whether it can read the last bytes of an object of unknown size.
     pub suffixes: bool,
-    /// Whether it can list.
+    /// Whether it can list keys.
     pub lists: bool,
 }
 
-/// The library doesn't retry. [`crate::store::retry`] does: it counts tries, and resumes broken bodies.
+/// Turns off retries by the library. [`crate::store::retry`] retries: it counts tries, and resumes broken bodies.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -117,7 +117,7 @@ pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
     }
 }
 
-/// The options of the crate object_store. Some have several names.
+/// Parses the names of options of the crate object_store. Some options have several names.
 ///
 /// # Errors
 /// If a name is unknown, or an option has two values.
@@ -136,7 +136,7 @@ fn keyed<'a, K: FromStr + PartialEq>(kind: &str, options: &'a [(String, String)]
     Ok(found)
 }
 
-/// The option `name` of the crate object_store.
+/// Parses the name of an option of the crate object_store.
 fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     name.parse().map_err(|_| {
         let known = OF_CLIENTS.iter().filter(|other| other.parse::<K>().is_ok()).chain(OWN);
@@ -148,7 +148,7 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     })
 }
 
-/// A URL for messages, without secrets.
+/// Returns a URL for messages, with its secrets hidden.
 pub(in crate::store) fn shown(location: &str) -> String {
     match Url::parse(location) {
         Ok(mut url) => {

@@ -1,4 +1,4 @@
-//! For tests: a server without sockets, with any fault of a network or a server.
+//! A server without sockets for tests. It can act out any fault of a network or a server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use super::{Connector, Policy, RemoteStore};
 use crate::error::Result;
 use crate::store::Runtime;
 
-/// What is done to one request.
+/// How the server treats one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Act {
     Answer,
@@ -28,13 +28,15 @@ pub(crate) enum Act {
     Silence,
     Reset,
     Status(u16),
-    /// The body breaks off with an error, ends as if it were whole, or stands still, after so many bytes.
+    /// The body breaks off with an error after this many bytes.
     Cut(usize),
+    /// The body ends after this many bytes, as if it were whole.
     Short(usize),
+    /// The body stops after this many bytes, and never ends.
     Stall(usize),
-    /// One bit of the body is another one.
+    /// One bit of the body is flipped, in the byte with this number (modulo the body's length).
     Flip(usize),
-    /// The value is replaced by its other version, in the middle of the answer.
+    /// The body breaks off with an error after this many bytes, and the value is replaced by its other version.
     Replace(usize),
 }
 
@@ -43,18 +45,18 @@ pub(crate) enum Act {
 pub(crate) struct Server {
     pub values: Mutex<BTreeMap<String, [Vec<u8>; 2]>>,
     pub versions: Mutex<HashMap<String, usize>>,
-    /// What is done to the next requests; [`Act::Answer`] after that.
+    /// How the next requests are treated; [`Act::Answer`] after that.
     pub acts: Mutex<VecDeque<Act>>,
-    /// What is done before that to the next requests for a path.
+    /// How the next requests for a path are treated; comes before `acts`.
     pub acts_at: Mutex<HashMap<String, VecDeque<Act>>>,
     pub log: Mutex<Vec<String>>,
-    /// No ETags.
+    /// Answers have no ETags.
     pub anonymous: bool,
-    /// Dates, another for each version.
+    /// Answers have dates, another one for each version.
     pub dated: bool,
-    /// What `HEAD` is answered with, if it is refused.
+    /// The status that refuses `HEAD`; `None` if `HEAD` is allowed.
     pub refuses_head: Option<u16>,
-    /// Takes no notice of ranges.
+    /// Requests for ranges get the whole value.
     pub without_ranges: bool,
 }
 
@@ -64,12 +66,12 @@ impl Server {
         self.values.lock().unwrap().insert(path.to_owned(), [value, other]);
     }
 
-    /// One that tells nothing of versions.
+    /// Makes a server that sends neither ETags nor dates.
     pub fn anonymous() -> Self {
         Self { anonymous: true, ..Self::default() }
     }
 
-    /// Puts the other version in a value's place.
+    /// Replaces a value by its other version.
     pub fn replace(&self, path: &str) {
         *self.versions.lock().unwrap().entry(path.to_owned()).or_default() ^= 1;
     }
@@ -168,7 +170,7 @@ impl Body for Pieces {
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
         match self.0.front() {
             None => Poll::Ready(None),
-            // Nobody wakes the task but its own time limit.
+            // Only the task's own time limit wakes it.
             Some(Piece::Still) => Poll::Pending,
             Some(Piece::Broken) => Poll::Ready(Some(Err(broken()))),
             Some(Piece::Data(_)) => {
@@ -212,7 +214,7 @@ impl HttpConnector for Fake {
 
 static FAKES: LazyLock<Mutex<HashMap<String, Arc<Server>>>> = LazyLock::new(Mutex::default);
 
-/// Makes the URL of a server that exists in this process only.
+/// Makes a URL for the server that works in this process only.
 pub(crate) fn publish(server: &Arc<Server>) -> String {
     let mut fakes = FAKES.lock().unwrap();
     let location = format!("http://fake-{}/store", fakes.len());
@@ -220,7 +222,7 @@ pub(crate) fn publish(server: &Arc<Server>) -> String {
     location
 }
 
-/// The store of a published server, whose clocks run faster.
+/// Opens the store of a published server, with short pauses between tries. `None` if `location` isn't one.
 pub(super) fn fake(
     location: &str,
     options: &[(String, String)],
@@ -248,13 +250,13 @@ pub(crate) fn store_of(server: &Arc<Server>, runtime: &Arc<Runtime>) -> RemoteSt
     open(server, "http://fake/store", &[], Arc::clone(runtime)).unwrap()
 }
 
-/// Runs with a clock that jumps to the next thing that happens.
+/// Runs `future` with a clock that jumps to the next timer instead of waiting for it.
 pub(crate) fn without_waiting<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(future)
 }
 
-/// Numbers that are the same in every run.
+/// Random numbers that are the same in every run with the same seed.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -263,7 +265,7 @@ impl Random {
         (self.0 >> 33) % n
     }
 
-    /// Something that is done to an answer of `len` bytes.
+    /// Picks how an answer of `len` bytes is treated.
     pub fn act(&mut self, len: u64) -> Act {
         let at = self.below(len + 1) as usize;
         match self.below(12) {

@@ -1,4 +1,5 @@
-//! Size and version of a value without its bytes: by `HEAD`, or by the cheapest `GET` that a server allows instead.
+//! Asks for size and version of a value without its bytes: by `HEAD`, or by the cheapest `GET` that a server allows
+//! instead.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,11 +19,11 @@ enum Method {
     Head,
     /// `GET` of one byte.
     Byte,
-    /// `GET` of the whole value, whose body isn't read.
+    /// `GET` of the whole value. Its body isn't read.
     Whole,
 }
 
-/// The cheapest one first.
+/// All methods, the cheapest first.
 const METHODS: [Method; 3] = [Method::Head, Method::Byte, Method::Whole];
 
 impl Method {
@@ -38,7 +39,8 @@ impl Method {
     fn refused(self, answer: &Answer) -> bool {
         match *answer {
             Answer::Status(status, _) => match self {
-                // Some buckets and signatures allow only `GET`. An answer of 200 here lacks the length.
+                // Some buckets and signatures allow only `GET`. A failed request with status 200 is an answer without
+                // the length.
                 Self::Head => matches!(status, 200 | 400 | 403 | 405 | 501),
                 // The server ignores ranges.
                 Self::Byte => status == 200,
@@ -54,7 +56,7 @@ impl Method {
 pub(super) struct HeadProbe(AtomicUsize);
 
 impl HeadProbe {
-    /// Size and version of the value at `path`.
+    /// Returns size and version of the value at `path`. Begins with the method that the server is known to answer.
     ///
     /// # Errors
     /// Why the last method failed.
@@ -73,13 +75,13 @@ impl HeadProbe {
                     at += 1;
                     continue;
                 }
-                // The value has no first byte.
+                // The value is empty: it has no first byte.
                 Err(_) if method == Method::Byte && matches!(answer, Answer::Status(416, _)) => {
                     Ok(Found { size: 0, version: None })
                 }
                 Err(e) => Err(classify(e, &answer)),
             };
-            // If the next method fails too, the server may refuse this value only: nothing is remembered.
+            // Remembers the method only if it worked. If it failed too, the server may refuse this value only.
             if at > known && matches!(result, Ok(_) | Err(Fault::Missing)) {
                 self.0.fetch_max(at, Relaxed);
             }

@@ -1,17 +1,17 @@
-//! When a slow request is raced by a second one (hedging), given how long the server took to answer lately.
+//! Decides when a second request races a slow one (hedging), by how long the server took to answer lately.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Answers whose times are remembered.
+/// Number of recent answers with a time that is kept.
 const REMEMBERED: usize = 256;
-/// Answers before anything is called slow.
+/// No request counts as slow before there were this many answers.
 const ENOUGH: usize = 64;
-/// A request is slow if it takes this many times as long as 95 % of the others.
+/// A request is slow if it takes this many times as long as the 95th percentile of recent answers.
 const FACTOR: u32 = 4;
-/// No request is slow before this time: a busy machine of one's own delays answers as much.
+/// No request counts as slow before this time: a busy machine on our side delays answers by as much.
 const MIN_SLOW: Duration = Duration::from_millis(100);
-/// At most one request in so many is raced: a server that is slow altogether must not get twice the load.
+/// At most one request in this many is raced: a server that is slow as a whole must not get twice the load.
 const SHARE: u64 = 20;
 
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Hedging {
         }
     }
 
-    /// How long to wait before a second request; `None`: no second one.
+    /// Returns how long to wait for an answer before a second request is sent. `None`: too few answers yet, send none.
     pub fn slow(&self) -> Option<Duration> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).slow
     }

@@ -1,8 +1,8 @@
 //! Stores that are reached by requests: S3, Google Cloud Storage, Azure and plain HTTP, over the crate object_store.
 //!
-//! That crate knows the services: URLs, signatures, credentials, ranges. This module decides when to try again, when to give
-//! up and where to resume ([`transfer`], [`super::retry`]), so that this is the same for all services, is counted, and can be
-//! tested with any fault. No request is made only to learn a size, except where a service requires it.
+//! That crate knows the services: URLs, signatures, credentials, ranges. This module decides when to try again, when to
+//! give up and where to resume ([`transfer`], [`super::retry`]). So this is the same for all services, is counted, and
+//! can be tested with any fault. No request is made only to learn a size, except where a service requires it.
 
 mod classify;
 mod client;
@@ -42,8 +42,8 @@ use head::HeadProbe;
 use hedging::Hedging;
 use transfer::{Target, Transfer};
 
-/// How long a key that was found is taken to exist: a sparse array asks for its metadata once in that time, not for each
-/// missing chunk.
+/// How long a key that was found is assumed to exist. So the metadata of a sparse array are asked for once in that
+/// time, not for each missing chunk.
 const EXISTS: Duration = Duration::from_secs(10);
 
 /// A store that is reached by requests.
@@ -60,10 +60,10 @@ pub struct RemoteStore {
     known_keys: Mutex<HashMap<String, Arc<KnownKey>>>,
 }
 
-/// What is known of the existence of a key.
+/// Whether a key is known to exist.
 #[derive(Default)]
 struct KnownKey {
-    /// When it was found. Locked while a request for it is under way.
+    /// When the key was last found; `None` if never. Locked while a request for it is under way.
     found: tokio::sync::Mutex<Option<Instant>>,
     failure: SharedFailure,
 }
@@ -127,7 +127,7 @@ impl RemoteStore {
         tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(Fault::late(limit)))
     }
 
-    /// Waits before the next try.
+    /// Waits before the next try, and counts it. `have` bytes have arrived so far.
     ///
     /// # Errors
     /// If there is no next try.
@@ -147,7 +147,7 @@ impl RemoteStore {
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        // Without a key the URL is that of one value.
+        // An empty key means that the store's URL is that of one value, such as an archive: the URL says all.
         e.at(Site { key: Some(key.to_owned()).filter(|key| !key.is_empty()), ..Site::store(&*self.location) })
     }
 }

@@ -1,14 +1,15 @@
-//! `storage_options`: which belong to the client library, which to this reader, and which are refused because they are secret.
+//! `storage_options`: which belong to the client library, which to this reader, and which are refused because they are
+//! secret.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::store::retry::Policy;
 
-/// The names that an unknown one is compared with, of options that aren't secret: of this reader and Icechunk's repositories, and
-/// what the crate object_store, which has no list of its own, takes for reading.
+/// Options of this reader and of Icechunk repositories. An unknown name is compared with these and with [`OF_CLIENTS`].
 pub(super) const OWN: &[&str] =
     &["max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks"];
+/// Options of the crate object_store for reading that aren't secret. The crate has no list of its own.
 pub(super) const OF_CLIENTS: &[&str] = &[
     "allow_http",
     "allow_invalid_certificates",
@@ -55,7 +56,8 @@ pub(super) const OF_CLIENTS: &[&str] = &[
     "user_agent",
 ];
 
-/// The policy that this reader's own options ask for, and the options of the client library, with lower-case names.
+/// Divides `options` into the policy that this reader's own options ask for, and the options of the client library,
+/// with lower-case names.
 ///
 /// # Errors
 /// [`Error::value`] for a secret, and for a wrong value of an own option.
@@ -91,7 +93,7 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     parsed.ok_or_else(|| wrong(name, "a time such as \"30s\"", value))
 }
 
-/// Arguments are serialised with the pipeline and appear in logs and notebooks, so secrets in them are refused.
+/// Refuses secrets: arguments are serialised with the pipeline and appear in logs and notebooks.
 fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
     // The paths of files with secrets, and the names of keys that servers keep, aren't secret.
     let harmless = lower.ends_with("_file")

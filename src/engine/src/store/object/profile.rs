@@ -7,10 +7,11 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
 
 use crate::error::{Error, Result};
 
-/// Adds the keys of the profile that `AWS_PROFILE` names (or of the default one), if the environment itself has no keys.
+/// Adds region, endpoint and keys of the profile that `AWS_PROFILE` names (or of the default one). Values that the
+/// environment or the options set are kept. Unsigned requests get no keys.
 ///
 /// # Errors
-/// [`Error::value`] if the named profile doesn't exist or has no keys.
+/// [`Error::value`] if keys are needed, and the named profile doesn't exist or has none.
 pub(super) fn apply(builder: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let env = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
     let home = std::env::home_dir();
@@ -71,7 +72,7 @@ fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) 
     }
 }
 
-/// The values of one section of an INI file.
+/// Returns the values of section `name` of an INI file; `None` if there is no such section.
 fn section<'a>(text: &'a str, name: &str) -> Option<HashMap<&'a str, &'a str>> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| {

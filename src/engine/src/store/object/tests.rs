@@ -1,4 +1,4 @@
-//! The outcome of reads under any fault of their requests.
+//! Tests the outcome of reads with any fault of their requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,13 +90,13 @@ fn versions_are_never_mixed() {
     assert_eq!(found.unwrap(), Some(5000));
     assert_eq!(to, value(5000).iter().map(|b| !b).collect::<Vec<_>>());
     assert_eq!(log.len(), 3, "the rest of the old one is refused, the new one read: {log:?}");
-    // Without any sign of the version a body is begun again.
+    // If answers have neither a tag nor a date, a broken body is read again from its beginning.
     let anonymous = Server { anonymous: true, acts: Mutex::new([Act::Cut(2500)].into()), ..Server::default() };
     anonymous.put("/store/k", value(5000));
     let (found, to, log) = read(&Arc::new(anonymous), ByteRange::Whole, 5000);
     assert_eq!((found.unwrap(), to), (Some(5000), value(5000)));
     assert_eq!(log, ["GET /store/k", "GET /store/k"]);
-    // A chunk whose place an index told of must be of the index's version.
+    // A chunk that was found in an index must have the index's version.
     let runtime = Runtime::new(1).unwrap();
     let server = server(&[Act::Replace(0)]);
     let store = store_of(&server, &runtime);
@@ -178,7 +178,7 @@ fn thousands_of_schedules_end_in_right_bytes_or_an_error_in_time() {
             let began = tokio::time::Instant::now();
             (store.read("k", range, None, Phase::Running, &mut to).await, began.elapsed())
         });
-        // The total, one more request, and its second.
+        // The total time, then one more request, and one after it if the server refuses to resume.
         assert!(time <= store.policy.total + 2 * store.policy.request, "seed {seed}: {time:?}");
         match found {
             Ok(Some(found)) => {
@@ -186,7 +186,7 @@ fn thousands_of_schedules_end_in_right_bytes_or_an_error_in_time() {
                 assert!(to == old[bytes.clone()] || to == new[bytes], "seed {seed}: bytes of two versions");
                 right += 1;
             }
-            // A store that says 404 is believed, once there was nothing else.
+            // A 404 is believed if no body began to arrive before it.
             Ok(None) => {
                 assert!(acts.contains(&Act::Status(404)), "seed {seed}");
                 missing += 1;
@@ -241,7 +241,7 @@ fn a_failure_is_one_for_all_who_wait_for_it() {
         let failed = all().await;
         assert!(failed.iter().all(|f| f.as_ref().is_err_and(|e| e.message().contains("503"))), "{failed:?}");
         let first = server.taken_log().len();
-        // Who comes later asks anew.
+        // Tasks that come later send a request of their own.
         assert!(all().await.iter().all(Result::is_err));
         (first, server.taken_log().len())
     });
@@ -268,13 +268,13 @@ fn servers_that_refuse_head_are_asked_otherwise() {
             assert_eq!(ask("no").unwrap(), None);
             assert_eq!(ask("nothing").unwrap().map(|f| f.0), Some(0));
             assert_eq!(server.taken_log().iter().filter(|l| l.starts_with("GET")).count(), 2, "it is remembered");
-            // What is asked while bytes are read: none of them.
+            // A read of zero bytes asks for size and version in the same way.
             let none = without_waiting(store.read("k", ByteRange::From(9), None, Phase::Running, &mut [])).unwrap();
             assert_eq!(none.map(|f| (f.size, f.version)), Some((5000, tag)));
             assert!(without_waiting(store.exists("k")).unwrap() && !without_waiting(store.exists("no")).unwrap());
         }
     }
-    // One value that nobody gets says nothing of the next; nor does an outage.
+    // A server that refuses every method for one value, or is down, changes nothing for the next value.
     let server = server(&[Act::Status(403), Act::Status(403), Act::Status(503), Act::Answer]);
     let store = store_of(&server, &runtime);
     assert!(without_waiting(store.head("k")).unwrap_err().message().contains("403"));

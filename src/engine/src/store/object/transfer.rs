@@ -1,6 +1,6 @@
 //! One read of one value: the request, its body, and what happens when the body breaks off.
 //!
-//! What arrived before the break is kept: the next request asks for the rest of the same version.
+//! Bytes that arrived before the break are kept: the next request asks for the rest of the same version.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
 pub(super) enum Target<'a> {
     /// Memory of a fixed length.
     Slice(&'a mut [u8]),
-    /// Memory that grows up to so many bytes.
+    /// Memory that grows with the value, up to this many bytes.
     Grow(&'a mut Vec<u8>, u64),
-    /// A sink for so many bytes.
+    /// A sink that takes this many bytes.
     Sink(&'a mut dyn Sink, usize),
 }
 
@@ -38,7 +38,7 @@ impl Target<'_> {
         }
     }
 
-    /// Writes `bytes` behind the first `at` ones.
+    /// Writes `bytes` after the first `at` bytes of the target.
     fn put(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
         match self {
             Self::Slice(to) => to[at..at + bytes.len()].copy_from_slice(bytes),
@@ -69,7 +69,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether the version of the next answer can be compared with this one's.
+    /// Whether the next request may ask for the rest: bytes have arrived, and a tag or a date shows whether the next
+    /// answer has the same version.
     fn can_resume(&self) -> bool {
         self.have > 0 && (self.meta.e_tag.is_some() || self.meta.last_modified.timestamp() != 0)
     }
@@ -92,20 +93,22 @@ pub(super) struct Transfer<'a> {
 
 type Outcome<T> = std::result::Result<T, Fault>;
 
-/// `If-Match` compares strongly: weak tags never match.
+/// Returns the tag for `If-Match`; `None` if it is weak or empty. `If-Match` compares strongly, so weak tags never
+/// match.
 fn strong(tag: Option<&str>) -> Option<String> {
     tag.filter(|t| !t.starts_with("W/") && !t.trim().is_empty()).map(str::to_owned)
 }
 
-/// How the version of a value without a tag begins: like a weak tag, which is never sent in `If-Match`.
+/// Prefix of the version of a value without a tag. It is that of a weak tag, so the version is never sent in
+/// `If-Match`.
 const DATED: &str = "W/dated ";
 
-/// The server's tag; `None` if its text is empty.
+/// Returns the server's tag; `None` if there is none or its text is empty.
 fn tag(meta: &ObjectMeta) -> Option<&str> {
     meta.e_tag.as_deref().filter(|tag| !matches!(tag.trim(), "" | "\"\"" | "W/\"\""))
 }
 
-/// The version of a value: the server's tag, or else size and date.
+/// Returns the version of a value: the server's tag, or else its size and date.
 pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
     match tag(meta) {
         Some(tag) => tag.into(),
@@ -118,7 +121,8 @@ pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
     version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
 }
 
-/// Whether an answer is of another version. An answer without a tag is accepted although others had one, and the reverse.
+/// Whether an answer has another version than `wanted`. An answer with a tag isn't compared with a version without one,
+/// nor the reverse: it is accepted.
 fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
     if let Some(date) = not_after_date(wanted) {
         return meta.last_modified.timestamp() > date;
@@ -131,7 +135,7 @@ fn found(meta: &ObjectMeta) -> Found {
 }
 
 impl Transfer<'_> {
-    /// Reads; `None` if there is no such key.
+    /// Reads the value or range, with retries; `None` if there is no such key.
     ///
     /// # Errors
     /// A permanent failure, or the last one when the policy allows no more tries.
@@ -149,7 +153,8 @@ impl Transfer<'_> {
             let fault = match attempt.unwrap_or_else(|_| Err(Fault::late(policy.request))) {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) if !seen => return Ok(None),
-                // A server without ranges can't resume the body, but can send it anew. What failed is the first answer.
+                // A server without ranges can't resume the body, but can send it anew. This refusal isn't counted as a
+                // failure: the broken body before it was.
                 Err(Fault::Permanent(_) | Fault::Refused(_)) if resumed => {
                     (progress, resumes) = (None, false);
                     continue;
@@ -246,7 +251,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Writes the body of an answer to the target, behind what an earlier answer brought.
+    /// Writes the body of an answer to the target, after the bytes that earlier answers brought.
     async fn body(&self, answer: GetResult, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
         let (meta, range) = (answer.meta.clone(), answer.range.clone());
         if self.version.is_some_and(|v| replaced(v, &meta)) {

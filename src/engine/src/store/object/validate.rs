@@ -1,4 +1,4 @@
-//! Checks of option values that the crate object_store would panic on when it makes a request.
+//! Checks option values on which the crate object_store would panic when it makes a request.
 
 use url::Url;
 
@@ -45,7 +45,7 @@ fn check_value(name: &str, value: &str) -> Result<(), String> {
             return Err(format!("expected a URL such as \"http://host:9000\", but found {found}"));
         }
     }
-    // Parts of host names and headers.
+    // These values become parts of host names and headers.
     let is_plain = name.ends_with("region")
         || ["access_key_id", "secret_access_key", "session_token", "bearer_token"]
             .iter()

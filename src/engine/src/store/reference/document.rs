@@ -1,8 +1,8 @@
 //! References as JSON: version 0, an object of keys, and version 1, which has templates and generators too.
 //!
-//! A value is text (base64 after `base64:`), a metadata document as an object, `[URL]` of a whole file, or `[URL, offset, length]`.
-//! The text is walked twice, since templates may stand behind the references. It never becomes a tree of values, which would take
-//! many times its memory.
+//! A value is text (base64 after `base64:`), a metadata document as an object, `[URL]` for a whole file, or
+//! `[URL, offset, length]`. The text is walked twice, since templates may come after the references. It never becomes a
+//! tree of values, which would take many times its memory.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,19 +20,19 @@ use super::url::Resolver;
 use crate::error::{Error, Result};
 use crate::json::quote_bare_tokens;
 
-/// The longest text of the members `templates` and `gen`.
+/// Most bytes of each of the members `templates` and `gen`.
 const MAX_PART: usize = 16 << 20;
-/// What inline values begin with that are base64.
+/// Prefix of inline values in base64.
 const BASE64: &[u8] = b"base64:";
 
-/// Reads a document.
+/// Reads the references of a document.
 ///
 /// # Errors
-/// If it isn't one, or its references take too much memory.
+/// If it isn't a document of references, or its references take too much memory.
 pub(super) fn parse(bytes: &[u8], resolver: Resolver) -> Result<Index> {
     let parsed = parse_within(bytes, resolver.clone(), Budget::new(Budget::ALL));
     match parsed.is_err().then(|| quote_bare_tokens(bytes)).flatten() {
-        // Metadata documents that stand in it as objects may have NaN, which isn't JSON.
+        // Metadata documents that are objects in it may have NaN, which isn't JSON.
         Some(quoted) => parse_within(&quoted, resolver, Budget::new(Budget::ALL)),
         None => parsed,
     }
@@ -74,7 +74,7 @@ fn parse_within(bytes: &[u8], resolver: Resolver, budget: Budget) -> Result<Inde
     Ok(builder.index)
 }
 
-/// The bytes of an inline value.
+/// Returns the bytes of an inline value, decoded if it is base64.
 ///
 /// # Errors
 /// If it claims to be base64, but isn't.
@@ -83,7 +83,7 @@ pub(super) fn inline(value: &[u8]) -> Result<Cow<'_, [u8]>> {
     let wrong =
         || Error::runtime("expected base64 after base64:, but found something else; the references are damaged");
     let decoded = STANDARD.decode(encoded).or_else(|_| {
-        // As Python does, what isn't of the alphabet is skipped, such as ends of lines.
+        // As in Python, characters outside of the alphabet are skipped, such as ends of lines.
         let of_alphabet = |b: &&u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=');
         STANDARD.decode(encoded.iter().filter(of_alphabet).copied().collect::<Vec<_>>())
     });
@@ -95,7 +95,7 @@ struct Builder {
     templates: Templates,
     budget: Budget,
     resolver: Resolver,
-    /// The URL of the last reference, as it stands there, and its number.
+    /// The URL of the last reference, as the document has it, and its number.
     last: Option<(String, u32)>,
 }
 
@@ -108,7 +108,7 @@ impl Builder {
         match value.as_bytes().first() {
             Some(b'{') => self.add_inline(key, value.as_bytes()),
             Some(b'"') => {
-                // Without escapes, which long values lack, nothing is copied.
+                // Text without escapes isn't copied. Long values have no escapes.
                 let text = match value[1..value.len() - 1].contains('\\') {
                     false => Cow::Borrowed(&value[1..value.len() - 1]),
                     true => Cow::Owned(serde_json::from_str::<String>(value).map_err(|_| unread(value))?),
@@ -132,7 +132,7 @@ impl Builder {
         self.index.targets().check()
     }
 
-    /// Adds a reference to a file; with `template` its URL may have expressions.
+    /// Adds a reference to a file. If `template` is true, its URL may have expressions.
     fn add_file(&mut self, key: &str, url: String, range: Option<(u64, u64)>, template: bool) -> Result<()> {
         let number = match &self.last {
             Some((last, number)) if *last == url => *number,
@@ -161,7 +161,7 @@ impl Builder {
     }
 }
 
-/// A member of the document that is small.
+/// Parses a member of the document that must be small.
 fn part(name: &str, value: &RawValue) -> Result<Json> {
     if value.get().len() > MAX_PART {
         return Err(Error::runtime(format!(
@@ -187,7 +187,7 @@ fn not_json(e: &serde_json::Error) -> Error {
     ))
 }
 
-/// The begin of a text, for messages.
+/// Returns the beginning of a text, for messages.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(100) {
         Some((at, _)) => format!("{}...", &text[..at]),
@@ -195,10 +195,10 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Calls `member` for each member of the object that `text` is, in their order.
+/// Parses `text` as a JSON object, and calls `member` for each of its members, in their order.
 ///
 /// # Errors
-/// If it isn't JSON or no object; and the first of `member`, after which nothing is called.
+/// If `text` isn't a JSON object; and the first error of `member`, which isn't called again.
 fn members<'a>(text: &'a str, member: impl FnMut(&str, &'a RawValue) -> Result<()>) -> Result<()> {
     let mut failed = None;
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn version_1_with_templates_and_generators() {
-        // The example of the specification, with templates behind the references, which JSON allows.
+        // The example of the specification, with templates after the references, which JSON allows.
         let index = read(
             r#"{"version": 1, "gen": [{"key": "gen_key{{i}}", "url": "http://{{u}}_{{i}}", "offset": "{{(i + 1) * 1000}}",
                 "length": "1000", "dimensions": {"i": {"stop": 5}}},
@@ -298,7 +298,7 @@ mod tests {
             ("gen_key0", "http://server.domain/path_0 1000 1000"),
             ("gen_key4", "http://server.domain/path_4 5000 1000"),
             ("gen_key5", "none"),
-            // The last one that a generator made.
+            // Several references have this key. The last one counts, which a generator made.
             ("key4", "s3://g/72"),
         ] {
             assert_eq!(shown(&index, key), expected, "{key}");
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn generators_that_take_long_end() {
-        // Each reference takes 60 kB of text to make, and leaves nothing of it.
+        // Each reference takes 60 kB of text to make, and none of it remains.
         let text = format!(
             r#"{{"version": 1, "templates": {{"f": "{{{{1}}}}"}}, "gen": [{{"key": "k", "url": "{{{{f(c='{}')}}}}",
                 "dimensions": {{"i": {{"stop": 16777216}}}}}}]}}"#,

@@ -1,4 +1,5 @@
-//! Generators of version 1: references by expressions, for each combination of the values of some dimensions.
+//! Generators of version 1: they make references from expressions, one for each combination of the values of some
+//! dimensions.
 
 use std::collections::HashMap;
 
@@ -7,10 +8,10 @@ use serde_json::Value as Json;
 use super::template::{Budget, Named, Names, Template, Value};
 use crate::error::{Error, Result};
 
-/// References that all generators of a document may make.
+/// Most references that all generators of a document may make.
 const MAX_MADE: u64 = 1 << 24;
 
-/// The templates of a document: text, and functions that make text of arguments.
+/// The templates of a document: text, and functions that make text from arguments.
 #[derive(Debug, Default)]
 pub(super) struct Templates(HashMap<String, Text>);
 
@@ -21,10 +22,10 @@ enum Text {
 }
 
 impl Templates {
-    /// Those of the document's member `templates`.
+    /// Reads the document's member `templates`; without it there are none.
     ///
     /// # Errors
-    /// If it is no object of text, or one can't be read.
+    /// If it isn't an object of text, or a template can't be read.
     pub fn new(templates: Option<&Json>) -> Result<Self> {
         let none = serde_json::Map::new();
         let templates = match templates {
@@ -33,7 +34,7 @@ impl Templates {
         };
         let text = |(name, text): (&String, &Json)| {
             let text = text.as_str().ok_or_else(|| wrong("templates to be text"))?;
-            // Without expressions the text stands for itself, with them it waits for arguments.
+            // Text without expressions stands for itself. With expressions it is a function and waits for arguments.
             let text = if super::template::has_expressions(text) {
                 Text::Function(Template::parse(text)?)
             } else {
@@ -44,7 +45,7 @@ impl Templates {
         templates.iter().map(text).collect::<Result<_>>().map(Self)
     }
 
-    /// Whether there are any: if not, URLs are what they are.
+    /// Whether there are no templates. Then URLs are taken literally.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -99,7 +100,7 @@ impl Dimension {
         }
     }
 
-    /// Value number `i`, less than [`Self::len`].
+    /// Returns value number `i`, which is less than [`Self::len`].
     fn value(&self, i: u64) -> Value {
         match self {
             Self::List(list) => list[i as usize].clone(),
@@ -108,7 +109,7 @@ impl Dimension {
     }
 }
 
-/// The values of the dimensions, before templates of the same names.
+/// One value of each dimension. They hide templates of the same names.
 struct Point<'a> {
     values: Vec<(String, Value)>,
     templates: &'a Templates,
@@ -120,7 +121,8 @@ impl Names for Point<'_> {
     }
 }
 
-/// Gives to `add` what the member `gen` of a document makes: key, URL, and the range if it is one.
+/// Calls `add` with each reference that the member `gen` of a document makes: key, URL, and offset and length if the
+/// reference is to a part of a file.
 ///
 /// # Errors
 /// If it can't be read, or makes too much.

@@ -1,33 +1,34 @@
-//! References by key: sorted, so that a key is found by bisection and the names below a prefix without a list of them.
+//! References sorted by key. So bisection finds a key, and the names below a prefix need no list of their own.
 
 use std::cmp::Ordering;
 
 use super::targets::{MAX_BYTES, Target, Targets, too_large};
 use crate::error::{Error, Result};
 
-/// The longest key.
+/// Most bytes of a key.
 const MAX_KEY: usize = 4 << 10;
 
-/// All references of a document.
+/// References by key.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// All keys, one after the other, in the order of their numbers.
     keys: String,
-    /// Where each key begins.
+    /// Where each key begins in `keys`.
     begins: Vec<u32>,
     targets: Targets,
 }
 
 impl Index {
-    /// Where targets of keys go, until [`Self::finish`].
+    /// Returns the targets, to which those of keys are added until [`Self::finish`].
     pub fn targets(&mut self) -> &mut Targets {
         &mut self.targets
     }
 
-    /// Adds a key whose value doesn't exist so far, and gives the number of its target. Of equal keys the last one counts.
+    /// Adds a key, and returns the number of its target: so far the value doesn't exist. Of equal keys the last one
+    /// counts.
     ///
     /// # Errors
-    /// If it is too long, or all of it takes too much memory.
+    /// If the key is too long, or the index takes too much memory.
     pub fn push(&mut self, key: &str) -> Result<usize> {
         let begin = u32::try_from(self.keys.len() + key.len()).map_err(|_| too_large(MAX_BYTES + 1))?;
         if key.len() > MAX_KEY {
@@ -45,10 +46,10 @@ impl Index {
         self.targets.push()
     }
 
-    /// Sorts the keys. Only after that they are found.
+    /// Sorts the keys. Keys are found only after this.
     pub fn finish(&mut self) {
         let mut order: Vec<u32> = (0..self.begins.len() as u32).collect();
-        // Of equal keys the last one first, which the next step keeps.
+        // Of equal keys the last one comes first, and the next step keeps the first.
         order.sort_unstable_by(|&a, &b| self.key(a as usize).cmp(self.key(b as usize)).then(b.cmp(&a)));
         order.dedup_by(|next, kept| self.key(*next as usize) == self.key(*kept as usize));
         let mut keys = String::with_capacity(self.keys.len());
@@ -67,7 +68,7 @@ impl Index {
         &self.keys[self.begins[i] as usize..end]
     }
 
-    /// The number of the first key that isn't less than `key`.
+    /// Returns the number of the first key that isn't less than `key`.
     fn bound(&self, key: &str) -> usize {
         let (mut from, mut to) = (0, self.begins.len());
         while from < to {
@@ -80,13 +81,14 @@ impl Index {
         from
     }
 
-    /// Where the value of `key` is; `None` if there is none.
+    /// Returns where the value of `key` is; `None` if there is none.
     pub fn find(&self, key: &str) -> Option<Target<'_>> {
         let at = self.bound(key);
         (at < self.begins.len() && self.key(at) == key).then(|| self.targets.get(at))?
     }
 
-    /// The names right below `prefix` (empty, or with a slash at its end) that have names below them in turn, sorted.
+    /// Returns the names directly below `prefix` that have names below them, sorted. `prefix` is empty or ends with a
+    /// slash.
     pub fn children(&self, prefix: &str) -> Vec<String> {
         let mut children: Vec<String> = Vec::new();
         let mut at = self.bound(prefix);
@@ -95,7 +97,7 @@ impl Index {
             match below.split_once('/') {
                 Some((name, _)) => {
                     children.extend((!name.is_empty()).then(|| name.to_owned()));
-                    // On to the first key behind all that begin so: '0' follows the slash.
+                    // Continues at the first key that isn't below this name: '0' is the character after the slash.
                     at = self.bound(&format!("{prefix}{name}0"));
                 }
                 None => at += 1,
@@ -105,7 +107,7 @@ impl Index {
         children
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that the index takes in memory.
     pub fn memory(&self) -> u64 {
         self.targets.memory() + (self.keys.len() + self.begins.len() * size_of::<u32>()) as u64
     }

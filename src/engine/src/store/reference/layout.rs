@@ -1,5 +1,5 @@
-//! Which Parquet file, and which row in it, has the reference of a key: fsspec's layout of a directory, whose `.zmetadata` has all
-//! metadata documents and the number of rows of each file.
+//! Finds the Parquet file, and the row in it, that have the reference of a key. The layout of the directory is
+//! fsspec's: its `.zmetadata` has all metadata documents and the number of rows of each file.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Dimensions that an array may have: those of NumPy.
+/// Most dimensions of an array: NumPy's limit.
 const MAX_DIMS: usize = 64;
 
 /// A directory's layout.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Rows of each file.
+    /// Number of rows of each file.
     rows: u64,
-    /// The chunks along each dimension of each array, by its name.
+    /// The number of chunks along each dimension of each array, by the array's name.
     arrays: HashMap<String, Vec<u64>>,
 }
 
@@ -24,28 +24,28 @@ pub(super) struct Layout {
 pub(super) struct Place<'a> {
     /// The array's name.
     pub array: &'a str,
-    /// The number of its file.
+    /// The number of the array's file.
     pub file: u64,
     pub row: u64,
 }
 
 impl Place<'_> {
-    /// The key of the file.
+    /// Returns the key of the file.
     pub fn key(&self) -> String {
         format!("{}/refs.{}.parq", self.array, self.file)
     }
 }
 
-/// The number of rows of each file, if a `.zmetadata` is that of references.
+/// Returns the number of rows of each file; `None` if the `.zmetadata` doesn't belong to references.
 pub(super) fn record_size(document: &Value) -> Option<&Value> {
     document.get("record_size")
 }
 
 impl Layout {
-    /// That of a directory whose `.zmetadata` is `document`.
+    /// Reads the layout of a directory from its `.zmetadata`, which is `document`.
     ///
     /// # Errors
-    /// If it isn't that of references.
+    /// If `document` doesn't belong to references.
     pub fn new(document: &Value) -> Result<Self> {
         let rows = record_size(document).and_then(Value::as_u64).filter(|&rows| rows > 0).ok_or_else(|| {
             Error::value(
@@ -61,13 +61,13 @@ impl Layout {
             if name.split('/').any(|part| matches!(part, "" | "." | "..")) || name.contains('\0') {
                 return None;
             }
-            // Whatever is wrong with an array's metadata is said when it is read.
+            // Wrong metadata of an array are reported when the array is read.
             Some((name.to_owned(), grid(document)?))
         });
         Ok(Self { rows, arrays: arrays.collect() })
     }
 
-    /// Where the reference of a chunk's key is; `None` if no array has such a chunk.
+    /// Returns where the reference of a chunk's key is; `None` if no array has such a chunk.
     pub fn find<'a>(&self, key: &'a str) -> Option<Place<'a>> {
         let (array, chunk) = key.rsplit_once('/')?;
         let grid = self.arrays.get(array)?;
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-/// The chunks along each dimension.
+/// Returns the number of chunks along each dimension; `None` if the metadata are wrong.
 fn grid(array: &Value) -> Option<Vec<u64>> {
     let numbers = |name: &str| -> Option<Vec<u64>> { array.get(name)?.as_array()?.iter().map(Value::as_u64).collect() };
     let (shape, chunks) = (numbers("shape")?, numbers("chunks")?);

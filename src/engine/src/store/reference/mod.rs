@@ -1,9 +1,9 @@
-//! References as stores: keys whose values are parts of other files, as kerchunk and VirtualiZarr write them, in one JSON
-//! [`document`] or in a directory of Parquet files ([`layout`], [`record`]).
+//! References as stores: they say which parts of other files are the values of keys. kerchunk and VirtualiZarr write
+//! them as one JSON [`document`] or as a directory of Parquet files ([`layout`], [`record`]).
 //!
-//! A document is read when the store is opened. A Parquet file is read when its first reference is needed, and stays in memory.
-//! After that a value costs one read, or none if it is inline. The files that are referred to are read as [`VirtualChunks`]: only
-//! where the user allows it.
+//! A document is read when the store is opened. A Parquet file is read when its first reference is needed, and stays in
+//! memory. After that a value costs one read, or none if it is inline. The files that are referred to are read as
+//! [`VirtualChunks`]: only where the user allows it.
 
 mod document;
 mod generator;
@@ -38,17 +38,17 @@ use layout::{Layout, Place};
 use targets::{MAX_BYTES, Target, Targets, too_large};
 use url::Resolver;
 
-/// The longest JSON document: one of ten million references has about 1 GB.
+/// Most bytes of a JSON document. One of ten million references has about 1 GB.
 const MAX_DOCUMENT: u64 = 2 << 30;
-/// The longest `.zmetadata`: that of consolidated metadata.
+/// Most bytes of a `.zmetadata`: the same limit as for consolidated metadata.
 const MAX_METADATA: u64 = 256 << 20;
-/// The key of a directory's metadata documents.
+/// The key of the document that has all metadata of a directory.
 const METADATA: &str = ".zmetadata";
 
 /// A store of references.
 pub struct References {
     location: String,
-    /// All references of a document; of a directory, the metadata documents.
+    /// All references of a JSON document; of a directory only the metadata documents.
     index: Index,
     records: Option<Records>,
     virtual_chunks: Arc<VirtualChunks>,
@@ -61,24 +61,26 @@ struct Records {
     base: Arc<dyn Store>,
     layout: Layout,
     resolver: Resolver,
-    /// By the names of their arrays and their numbers.
+    /// By array name, then by the number of the file in the array.
     files: Mutex<HashMap<String, HashMap<u64, Arc<Record>>>>,
-    /// How many of them were asked for.
+    /// The number that the next file gets.
     numbers: AtomicU64,
-    /// Bytes of all of them in memory.
+    /// Bytes that all files take in memory.
     bytes: AtomicU64,
 }
 
-/// A Parquet file that is read when it is first needed. `None`: there is no such file, nor any of its values.
+/// A Parquet file that is read when it is first needed.
 #[derive(Default)]
 struct Record {
-    /// Tells it apart from the others.
+    /// Tells the file apart from the others, for [`Store::unread_index`].
     number: u64,
+    /// The targets of its rows, once it was read. `None` in the cell: there is no such file, so none of its values
+    /// exist.
     targets: OnceCell<Option<Targets>>,
     failure: SharedFailure,
 }
 
-/// A reference that was found.
+/// A reference that was found: in the index, or in a row of a Parquet file.
 enum Hit<'a> {
     Index(Target<'a>),
     Record(Arc<Record>, usize),
@@ -93,7 +95,8 @@ impl Hit<'_> {
     }
 }
 
-/// The path or URL after `reference://` or `reference::`, which say that references are there; `None` if neither stands before.
+/// Returns the path or URL after the prefix `reference://` or `reference::`, which says that references are there.
+/// `None` without the prefix.
 pub(super) fn strip_scheme(location: &str) -> Option<&str> {
     let (scheme, rest) = location.split_at_checked("reference://".len()).unwrap_or((location, ""));
     if scheme.eq_ignore_ascii_case("reference://") { Some(rest) } else { location.strip_prefix("reference::") }
@@ -111,17 +114,17 @@ pub(super) fn is_document(file: &Path) -> bool {
         || first.is_ok_and(|len| begin[..len].trim_ascii_start().starts_with(b"{"))
 }
 
-/// Whether a path or URL ends with one of these extensions, and slashes at most behind it.
+/// Whether a path or URL ends with one of these extensions. Slashes at the end don't matter.
 pub(super) fn has_extension(location: &str, extensions: &[&str]) -> bool {
     let extension = location.trim_end_matches('/').rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|found| extensions.iter().any(|e| found.eq_ignore_ascii_case(e)))
 }
 
 impl References {
-    /// Opens the document at `key` of `base`. `location` names the store.
+    /// Opens the document at `key` of `base`. Errors name the store by `location`.
     ///
     /// # Errors
-    /// [`Error::value`] if it isn't there, or no document of references.
+    /// [`Error::value`] if it isn't there, or isn't a document of references.
     pub(super) async fn open_document(
         (base, key): (Arc<dyn Store>, &str),
         location: &str,
@@ -137,7 +140,7 @@ impl References {
         Ok(Self::new(location, &base, index, None, virtual_chunks))
     }
 
-    /// Opens the directory of Parquet files that `base` is; `None` if it isn't one.
+    /// Opens the directory of Parquet files in `base`; `None` if it isn't one.
     ///
     /// # Errors
     /// [`Error::value`] if it can't be read.
@@ -176,12 +179,12 @@ impl References {
         virtual_chunks: Arc<VirtualChunks>,
     ) -> Self {
         let runtime = base.runtime().or_else(|| virtual_chunks.runtime()).cloned();
-        // References on a disk are mostly to files that aren't.
+        // References on a disk mostly refer to files that aren't on a disk.
         let latency = if runtime.is_some() { Latency::Remote } else { Latency::Local };
         Self { location: location.to_owned(), index, records, virtual_chunks, latency, runtime }
     }
 
-    /// The reference of `key`, given its Parquet file if it is in one; `None` if there is none.
+    /// Finds the reference of `key`, and reads its Parquet file if need be. `None` if there is no such reference.
     ///
     /// # Errors
     /// If its file can't be read.
@@ -195,13 +198,13 @@ impl References {
         Ok(Some(Hit::Record(record, place.row as usize)))
     }
 
-    /// Where the reference of a chunk's key is among Parquet files.
+    /// Returns where the reference of a chunk's key is in the Parquet files; `None` if it can't be there.
     fn place<'a>(&self, key: &'a str) -> Option<(&Records, Place<'a>)> {
         let records = self.records.as_ref()?;
         Some((records, records.layout.find(key)?))
     }
 
-    /// Reads all of a file, which is the value of a key, or a range of it.
+    /// Reads bytes of a value that is a whole file.
     async fn read_whole(
         &self,
         url: &Arc<str>,
@@ -210,7 +213,7 @@ impl References {
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Found> {
-        // Another reference may take its place, so the version of a value begins with its file.
+        // References may be written anew and name another file, so the version of a value begins with the file's URL.
         let of_file = version.and_then(|v| v.strip_prefix(&**url)?.strip_prefix('\n')).map(Arc::from);
         let found = self.virtual_chunks.read(url, range, of_file.as_ref(), phase, to).await?;
         found.map(|found| of_whole(url, found)).ok_or_else(|| gone(url))
@@ -221,7 +224,7 @@ impl References {
     }
 }
 
-/// The size and version of a value that is all of a file.
+/// Returns size and version of a value that is a whole file, given those of the file.
 fn of_whole(url: &str, found: Found) -> Found {
     Found { size: found.size, version: found.version.map(|v| format!("{url}\n{v}").into()) }
 }
@@ -237,7 +240,7 @@ impl Records {
         Arc::clone(of_array.entry(place.file).or_insert_with(new))
     }
 
-    /// Reads a file, unless that was done. Whoever needs it at the same time waits for the same request.
+    /// Reads a Parquet file, unless it is in memory. Tasks that need it at the same time wait for one request.
     async fn load(&self, record: &Record, place: &Place<'_>, phase: Phase) -> Result<()> {
         let began = Instant::now();
         let read = async || match record.failure.since(began) {
@@ -259,7 +262,7 @@ impl Records {
     async fn read(&self, place: &Place<'_>, phase: Phase) -> Result<Option<Targets>> {
         let key = place.key();
         let Some(bytes) = self.base.get(&key, parquet::MAX_BYTES, phase).await? else {
-            // A file without any reference isn't written.
+            // Writers leave out files without any reference.
             if self.base.exists(METADATA).await? {
                 return Ok(None);
             }
@@ -277,7 +280,7 @@ fn as_references(location: &str, e: &Error) -> Error {
     e.within(format!("store {location}, as references")).of_kind(ErrorKind::Value).placed(Site::store(location))
 }
 
-/// The metadata documents of a directory, and all of them as consolidated metadata.
+/// Makes the index of a directory: its metadata documents, and all of them together as consolidated metadata.
 fn documents(metadata: &mut Value) -> Result<Index> {
     let mut index = Index::default();
     let mut add = |key: &str, document: &Value| {
@@ -297,7 +300,7 @@ fn documents(metadata: &mut Value) -> Result<Index> {
     Ok(index)
 }
 
-/// Whether a `.zmetadata` is that of references.
+/// Whether a `.zmetadata` belongs to references, and not to a Zarr group.
 pub(crate) fn is_metadata_of_references(document: &Value) -> bool {
     layout::record_size(document).is_some()
 }
@@ -373,7 +376,7 @@ impl Store for References {
             let hit = self.find(key, Phase::Running).await?;
             let found = match hit.as_ref().and_then(Hit::target) {
                 None => return Ok(None),
-                // It is in memory: no cache is faster.
+                // The value is in memory: no cache is faster.
                 Some(Target::Inline(bytes)) => Found { size: bytes.len() as u64, version: None },
                 Some(Target::Whole(url)) => {
                     let found = self.virtual_chunks.head(url).await?;
@@ -398,7 +401,8 @@ impl Store for References {
         Ok(version.strip_prefix(&place).is_some_and(|of_file| of_file.starts_with('\n')))
     }
 
-    /// References don't change while the store is open, so that nothing is asked.
+    /// Looks at the references alone, since they don't change while the store is open. The files that they name aren't
+    /// asked.
     async fn exists(&self, key: &str) -> Result<bool> {
         let hit = self.find(key, Phase::Running).await.map_err(|e| self.within(key, &e))?;
         Ok(hit.is_some_and(|hit| hit.target().is_some()))

@@ -6,13 +6,13 @@ use super::targets::Targets;
 use super::url::Resolver;
 use crate::error::{Error, Result};
 
-/// Rows that a file may have.
+/// Most rows of a file.
 const MAX_ROWS: u64 = 1 << 24;
 
-/// Reads a file. Row `i` is target number `i`.
+/// Reads the references of a file. Row `i` is target number `i`.
 ///
 /// # Errors
-/// If it is damaged, isn't one of references, or takes too much memory.
+/// If the file is damaged, isn't one of references, or takes too much memory.
 pub(super) fn parse(bytes: &[u8], resolver: &Resolver) -> Result<Targets> {
     let file = File::open(bytes, MAX_ROWS)?;
     let mut targets = Targets::default();
@@ -42,10 +42,10 @@ pub(super) fn parse(bytes: &[u8], resolver: &Resolver) -> Result<Targets> {
         Ok(())
     })?;
     for (i, url) in urls {
-        // Without a range it is the whole file.
+        // Without a range (offset and size are 0) the reference is to the whole file.
         targets.set_file(i, url, (ranges[i] != (0, 0)).then_some(ranges[i]))?;
     }
-    // What stands in the references comes before what they refer to.
+    // An inline value takes precedence over a reference to a file.
     let mut values = Vec::new();
     let value = |value: &[u8]| Ok(targets.bytes(&inline(value)?));
     let has_values = file.bytes("raw", value, |i, place| {
@@ -69,7 +69,7 @@ mod tests {
     use super::super::targets::Target;
     use super::*;
 
-    /// What is in `tests/corpus/references`, whose README tells how it was written.
+    /// Returns the names and bytes of the files in `tests/corpus/references`, which its `write.py` wrote.
     fn corpus() -> Vec<(String, Vec<u8>)> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/references");
         let entries = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
@@ -81,7 +81,7 @@ mod tests {
         files
     }
 
-    /// Row `i` of each of them.
+    /// Returns the URL, offset, size and inline value in row `i` of each file; `None` if it has no reference.
     fn expected(i: usize) -> Option<(Option<String>, u64, u64, Vec<u8>)> {
         let url = format!("s3://bucket/file{}.nc", i / 6);
         match i % 6 {
@@ -120,7 +120,7 @@ mod tests {
                 for flip in [1, 0x10, 0x80, 0xff] {
                     let mut damaged = bytes.clone();
                     damaged[at] ^= flip;
-                    // Whatever it is, it takes no more memory than rows and bytes allow.
+                    // Whatever the result is, it takes no more memory than rows and bytes allow.
                     let _ = parse(&damaged, &Resolver::at("/"));
                 }
             }

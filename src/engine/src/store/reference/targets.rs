@@ -1,4 +1,4 @@
-//! What references point to, in memory: 24 bytes for each, every URL once, and the values that stand in the references themselves.
+//! The targets of references, in memory: 24 bytes for each, every URL once, and the inline values.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// All references of a store together, in memory.
+/// Most bytes that all references of a store may take in memory.
 pub(super) const MAX_BYTES: u64 = 4 << 30;
-/// The longest URL.
+/// Most bytes of a URL.
 pub(super) const MAX_URL: usize = 64 << 10;
 
 /// Where the value of a key is.
@@ -23,10 +23,11 @@ pub(super) enum Target<'a> {
     Range { url: &'a Arc<str>, offset: u64, len: u64 },
 }
 
-/// [`Packed::source`] of a value that doesn't exist, and of one that is inline. Others are the numbers of URLs.
+/// [`Packed::source`] of a value that doesn't exist.
 const MISSING: u32 = u32::MAX;
+/// [`Packed::source`] of an inline value. Smaller ones are the numbers of URLs.
 const INLINE: u32 = u32::MAX - 1;
-/// What a URL takes besides its text: counts, and a pointer to it.
+/// Bytes that a URL takes besides its text: reference counts, and a pointer to it.
 const URL_BYTES: u64 = 40;
 /// [`Packed::len`] of a whole file.
 const WHOLE: u64 = u64::MAX;
@@ -42,26 +43,27 @@ struct Packed {
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     packed: Vec<Packed>,
-    /// Each once.
+    /// Each URL once.
     urls: Vec<Arc<str>>,
     /// Bytes that the URLs take.
     url_bytes: u64,
     inline: Vec<u8>,
-    /// URLs by their hashes, while targets are added. Of two with the same hash only the first is found again.
+    /// The numbers of URLs by their hashes, while targets are added. Of two URLs with the same hash only the first is
+    /// found again.
     known: HashMap<u64, u32>,
     hasher: RandomState,
 }
 
 impl Targets {
-    /// The number of targets.
+    /// Returns the number of targets.
     pub fn len(&self) -> usize {
         self.packed.len()
     }
 
-    /// The number of a URL, which is kept once.
+    /// Returns the number of a URL, and keeps the URL if it is new.
     ///
     /// # Errors
-    /// If it is too long, or there are too many.
+    /// If the URL is too long, or there are too many.
     pub fn url(&mut self, url: &str) -> Result<u32> {
         // Most references name the same file as the one before.
         if self.urls.last().is_some_and(|last| **last == *url) {
@@ -87,17 +89,17 @@ impl Targets {
         Ok(number)
     }
 
-    /// Keeps an inline value; its place is for [`Self::set_inline`].
+    /// Keeps an inline value, and returns its place for [`Self::set_inline`].
     pub fn bytes(&mut self, value: &[u8]) -> Range<u64> {
         let at = self.inline.len() as u64;
         self.inline.extend_from_slice(value);
         at..self.inline.len() as u64
     }
 
-    /// Adds a target for a value that doesn't exist.
+    /// Adds a target for a value that doesn't exist yet, and returns the target's number.
     ///
     /// # Errors
-    /// If all of it takes too much memory.
+    /// If all targets together take too much memory.
     pub fn push(&mut self) -> Result<usize> {
         self.packed.push(Packed { source: MISSING, offset: 0, len: 0 });
         self.check()?;
@@ -109,15 +111,16 @@ impl Targets {
         self.packed.resize(len, Packed { source: MISSING, offset: 0, len: 0 });
     }
 
-    /// Has target number `i` be inline.
+    /// Sets target number `i` to the inline value at `place`.
     pub fn set_inline(&mut self, i: usize, place: &Range<u64>) {
         self.packed[i] = Packed { source: INLINE, offset: place.start, len: place.end - place.start };
     }
 
-    /// Has target number `i` be the file of URL number `url`, or `len` bytes of it from `offset` on.
+    /// Sets target number `i` to the file of URL number `url`. `range` is an offset and a length if the target is only
+    /// a part of the file.
     ///
     /// # Errors
-    /// If the range ends beyond the largest number.
+    /// If the end of the range doesn't fit into 64 bits.
     pub fn set_file(&mut self, i: usize, url: u32, range: Option<(u64, u64)>) -> Result<()> {
         let (offset, len) = range.unwrap_or((0, WHOLE));
         if range.is_some_and(|(offset, len)| offset.checked_add(len).is_none_or(|end| end == WHOLE)) {
@@ -129,7 +132,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Target number `i`; `None` if there is no such value.
+    /// Returns target number `i`; `None` if its value doesn't exist.
     pub fn get(&self, i: usize) -> Option<Target<'_>> {
         let &Packed { source, offset, len } = self.packed.get(i)?;
         match source {
@@ -140,18 +143,18 @@ impl Targets {
         }
     }
 
-    /// Puts targets in another order: the one that has number `order[i]` gets number `i`.
+    /// Puts targets in another order: number `order[i]` becomes number `i`. Targets that aren't in `order` are dropped.
     pub fn reorder(&mut self, order: &[u32]) {
         self.packed = order.iter().map(|&i| self.packed[i as usize]).collect();
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that all targets together take in memory.
     pub fn memory(&self) -> u64 {
         (self.packed.len() * size_of::<Packed>() + self.inline.len()) as u64 + self.url_bytes
     }
 
     /// # Errors
-    /// If all of it takes too much memory.
+    /// If all targets together take too much memory.
     pub fn check(&self) -> Result<()> {
         match self.memory() {
             bytes if bytes <= MAX_BYTES => Ok(()),
@@ -159,7 +162,7 @@ impl Targets {
         }
     }
 
-    /// Gives back what is needed only while targets are added.
+    /// Frees the memory that is needed only while targets are added.
     pub fn finish(&mut self) {
         self.known = HashMap::new();
         self.packed.shrink_to_fit();
@@ -168,7 +171,7 @@ impl Targets {
     }
 }
 
-/// The error for references that take so many bytes.
+/// Makes the error for references that take `bytes` bytes, more than [`MAX_BYTES`].
 pub(super) fn too_large(bytes: u64) -> Error {
     Error::runtime(format!(
         "expected references of at most {MAX_BYTES} bytes in memory, but found {bytes}; reference larger chunks, or divide the \

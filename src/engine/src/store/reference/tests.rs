@@ -1,4 +1,4 @@
-//! A store of references as a whole: what is found without reading, what is read, and when.
+//! Tests a store of references as a whole: what it finds without reading, what it reads, and when.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ fn local(folder: &Path) -> Arc<dyn Store> {
     Arc::new(LocalStore::open(folder.to_str().unwrap(), ReadFiles::default()).unwrap())
 }
 
-/// A directory with one of the files of `tests/corpus/references`, of which those of S3 can't be read.
+/// Fills a directory with one of the files of `tests/corpus/references`. The files on S3 that it refers to can't be
+/// read here.
 fn directory(folder: &Path) {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/references");
     let metadata = r#"{"record_size": 100, "metadata": {".zgroup": {"zarr_format": 2}, "g/a/.zarray": {"shape": [300], "chunks": [1],
@@ -97,7 +98,7 @@ fn values_of_files() {
         "no fill value"
     );
     assert!(read("other", ByteRange::Whole, None, &mut to).unwrap().is_none());
-    // Replaced: what was found before is another version.
+    // The file is replaced: the versions that were found before don't match any more.
     std::fs::write(folder.path().join("data 100%"), b"01234567890").unwrap();
     for (key, version) in [("part", part.version), ("whole", whole.version)] {
         let error = read(key, ByteRange::From(0), version.as_ref(), &mut to).unwrap_err();

@@ -1,14 +1,14 @@
-//! From what references call a file to one name for it: a URL, also for paths of this machine.
+//! Turns the names of files in references into URLs, with one spelling for each file; paths of this machine too.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// Resolves paths as fsspec does: what isn't a URL is a path of this machine, and what isn't absolute lies below the current
-/// directory, wherever the references are.
+/// Resolves names of files as fsspec does. A name that isn't a URL is a path of this machine. A relative path lies
+/// below the current directory, wherever the references are.
 #[derive(Clone, Debug)]
 pub(super) struct Resolver {
-    /// `None` if the system doesn't tell.
+    /// The current directory; `None` if the system doesn't tell.
     current: Option<PathBuf>,
 }
 
@@ -22,13 +22,13 @@ impl Resolver {
         Self { current: Some(current.into()) }
     }
 
-    /// The URL of a file, with one spelling for each scheme. What references say of a file system or a bucket is no URL to fsspec: a
-    /// percent sign is one there, and becomes `%25`.
+    /// Returns the URL of a file, with one spelling for each scheme. For fsspec, the names of files in file systems and
+    /// buckets aren't encoded: a percent sign in them is literal, and becomes `%25`.
     ///
     /// # Errors
-    /// If it is a relative path and there is no current directory.
+    /// If the path is relative and there is no current directory, or a part of the path isn't UTF-8.
     pub fn resolve(&self, url: &str) -> Result<String> {
-        // One letter before the colon is a drive, to fsspec.
+        // For fsspec, a single letter before the colon is a drive.
         if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| scheme.len() > 1) {
             let scheme = match scheme {
                 "file" | "local" => return self.file(rest),

@@ -1,7 +1,7 @@
-//! The directory of a zip archive, in memory: sorted by name, 48 bytes an entry and its name.
+//! The directory of a zip archive, in memory: sorted by name, with 48 bytes for each entry, and its name.
 //!
-//! All of it is checked against the size of the archive when it is parsed, so that no damaged entry leads to a wrong read or a large
-//! allocation: entries lie before the directory, and don't overlap.
+//! Every entry is checked against the size of the archive when the directory is parsed, so no damaged entry leads to a
+//! wrong read or a large allocation: entries lie before the directory, and don't overlap.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ const RECORD: &[u8] = b"PK\x01\x02";
 const RECORD_LEN: usize = 46;
 /// Bytes of a local header before its name.
 pub(super) const HEADER_LEN: u64 = 30;
-/// The largest size of deflated data: so many times the compressed size, and so many bytes more.
+/// Deflated data have at most this many times their compressed size when inflated, plus this many bytes.
 const MAX_INFLATED: (u64, u64) = (1032, 1 << 10);
 
 /// How an entry is stored.
@@ -33,7 +33,8 @@ pub(super) struct Entry {
     /// Bytes when inflated.
     pub size: u64,
     pub crc: u32,
-    /// Bytes between this entry and the next, with the extra field of this entry's header. Only the header tells how long that is.
+    /// Bytes between this entry and the next one, including the extra field of this entry's local header. Only that
+    /// header tells how long the field is. At most `u32::MAX`.
     pub spare: u32,
     name: u32,
     name_len: u32,
@@ -56,7 +57,7 @@ impl Entry {
         self.flags & 0x2041 != 0
     }
 
-    /// Whether sizes and checksum stand behind the data. The local header may lack them then.
+    /// Whether sizes and checksum follow the data, in a descriptor. The local header may lack them then.
     pub const fn has_descriptor(&self) -> bool {
         self.flags & 8 != 0
     }
@@ -67,8 +68,8 @@ pub(super) struct Directory {
     /// Sorted by name, without duplicates.
     entries: Vec<Entry>,
     names: Vec<u8>,
-    /// Whether entries lie back to back from the beginning of the file to the directory, so that the data of each can be at one
-    /// place only. Damage to one offset or size would leave a gap.
+    /// Whether entries lie back to back from the beginning of the file to the directory, so that the data of each can
+    /// be at one place only. Damage to one offset or size would leave a gap.
     pub tight: bool,
 }
 
@@ -85,7 +86,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Directory {
-    /// Parses the directory, whose bytes are `bytes`.
+    /// Parses the directory from its bytes.
     ///
     /// # Errors
     /// If it contradicts itself or `end`.
@@ -111,7 +112,10 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Computes the gaps between the entries.
+    /// Computes the gaps between the entries. The directory begins at `until`.
+    ///
+    /// # Errors
+    /// If an entry reaches into the next one or into the directory.
     fn measure(&mut self, until: u64) -> Result<()> {
         let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
         order.sort_unstable_by_key(|&i| self.entries[i as usize].header);
@@ -155,13 +159,14 @@ impl Directory {
         String::from_utf8_lossy(slice(&self.names, entry)).into_owned()
     }
 
-    /// The entry of this name and its number, if there is one.
+    /// Returns the entry of this name and its number; `None` if there is none.
     pub fn find(&self, name: &str) -> Option<(u32, &Entry)> {
         let at = self.entries.binary_search_by(|e| slice(&self.names, e).cmp(name.as_bytes())).ok()?;
         Some((at as u32, &self.entries[at]))
     }
 
-    /// The names right below `prefix` (empty, or with a slash at its end) that have names below them.
+    /// Returns the names directly below `prefix` that have names below them, sorted. `prefix` is empty or ends with a
+    /// slash.
     pub fn children(&self, prefix: &str) -> Vec<String> {
         let mut children: Vec<String> = Vec::new();
         let mut from = prefix.as_bytes().to_vec();
@@ -174,7 +179,7 @@ impl Directory {
             match below.iter().position(|&b| b == b'/') {
                 Some(slash) => {
                     children.extend(String::from_utf8(below[..slash].to_vec()).ok().filter(|name| !name.is_empty()));
-                    // The next search begins behind all names below this one: '0' follows the slash.
+                    // The next search begins after all names below this one: '0' is the character after the slash.
                     from = [prefix.as_bytes(), &below[..slash], b"0"].concat();
                 }
                 None => from = [prefix.as_bytes(), below, b"\0"].concat(),
@@ -194,7 +199,8 @@ fn slice<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
     &names[entry.name as usize..][..entry.name_len as usize]
 }
 
-/// The first record of `bytes`, and its length.
+/// Parses the first record of `bytes`, and appends its name to `names`. Returns the entry and the length of the record
+/// in bytes.
 fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)> {
     let wrong = |what: &str| Error::value(format!("{what}; the archive is damaged"));
     if bytes.len() < RECORD_LEN || !bytes.starts_with(RECORD) {
@@ -224,7 +230,7 @@ fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)
         method,
         flags,
     };
-    // Bounds the size that the entry claims, so that no lie makes a large buffer.
+    // Bounds the size that the entry claims, so that no false size leads to a large buffer.
     let most = match entry.method() {
         Method::Stored if !entry.is_encrypted() => compressed,
         Method::Deflated => compressed.saturating_mul(MAX_INFLATED.0).saturating_add(MAX_INFLATED.1),
@@ -237,7 +243,8 @@ fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)
     Ok((Entry { name_len: names.len() as u32 - entry.name, ..entry }, len))
 }
 
-/// Size, compressed size and offset, from the extra field where 32 bits weren't enough.
+/// Returns size, compressed size and offset. Those that don't fit into 32 bits come from the extra field; `None` if it
+/// lacks them.
 fn wide(small: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
     let mut wide = small.map(u64::from);
     if !small.contains(&u32::MAX) {
@@ -258,7 +265,7 @@ fn wide(small: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
     None
 }
 
-/// Appends a name as UTF-8. As in Python, a zero byte ends it.
+/// Appends a name as UTF-8. As in Python, a zero byte ends it. `None` if `utf8` is true but the name isn't UTF-8.
 fn push_name(name: &[u8], utf8: bool, names: &mut Vec<u8>) -> Option<()> {
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     if utf8 {

@@ -1,16 +1,16 @@
-//! The end of a zip archive: the records that tell where its directory is, also in archives of more than 4 GiB or 65535
-//! entries (ZIP64), with a comment behind, or with other data before.
+//! The end of a zip archive: the records that tell where its directory is. Archives may have more than 4 GiB or 65535
+//! entries (ZIP64), a comment at their end, or other data before them.
 //!
-//! Format: PKWARE's APPNOTE 6.3, sections 4.3.14 to 4.3.16. In doubt the result is that of Python's zipfile.
+//! Format: PKWARE's APPNOTE 6.3, sections 4.3.14 to 4.3.16. Ambiguous archives are read as Python's zipfile reads them.
 
 use std::ops::Range;
 
 use super::directory::{u16_at, u32_at, u64_at};
 use crate::error::{Error, Result};
 
-/// Bytes of the archive's end that are read first. They hold a directory of a few thousand entries.
+/// Bytes at the end of the archive that are read first. They hold a directory of a few thousand entries.
 pub(super) const TAIL: usize = 256 << 10;
-/// Bytes of the largest directory that is read. It stays in memory, see [`super::directory`].
+/// Most bytes of a directory. It stays in memory, see [`super::directory`].
 const MAX_DIRECTORY: u64 = 512 << 20;
 
 const END: &[u8] = b"PK\x05\x06";
@@ -23,11 +23,11 @@ const END64_LEN: usize = 56;
 /// Where the directory lies, and how many entries it has.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Its place in the file.
+    /// The directory's place in the file.
     pub directory: Range<u64>,
-    /// Added to the offsets in the archive: bytes of other data before it.
+    /// Bytes of other data before the archive. Offsets in the archive are relative to their end.
     pub before: u64,
-    /// The number of entries, and a mask of the bits of it that are known.
+    /// The number of entries, and a mask of its bits that are known: without ZIP64 only the low 16.
     pub entries: (u64, u64),
 }
 
@@ -35,7 +35,7 @@ impl End {
     /// Finds the directory, given the last bytes of a file of `size` bytes.
     ///
     /// # Errors
-    /// If these aren't the end of an archive that can be read.
+    /// If `tail` isn't the end of an archive that can be read.
     pub fn find(tail: &[u8], size: u64) -> Result<Self> {
         let begin = size - tail.len() as u64;
         let at = position(tail).ok_or_else(|| {
@@ -82,7 +82,8 @@ impl End {
     }
 }
 
-/// Where the last record begins: the one whose comment ends with the file, or else the last of all, as in Python.
+/// Returns where the end record begins: the last one with a comment that ends with the file, or else the last one of
+/// all, as in Python.
 fn position(tail: &[u8]) -> Option<usize> {
     let last = tail.len().checked_sub(END_LEN)?;
     let first = last.saturating_sub(usize::from(u16::MAX));

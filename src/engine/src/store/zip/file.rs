@@ -1,5 +1,5 @@
-//! The file of a local archive as a store of one value, with the key "". The file stays open, so that each read is one
-//! `pread`, and a new file at its path changes nothing.
+//! A local archive's file as a store of one value, with the key "". The file stays open, so each read is one `pread`,
+//! and a new file at its path changes nothing.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -28,14 +28,15 @@ fn stamp(file: &File) -> std::io::Result<Stamp> {
     Ok((meta.size(), meta.mtime(), meta.mtime_nsec()))
 }
 
-/// The first part of `path` that is a file (the archive), and the path inside of it.
+/// Splits `path` into the file in it (the archive) and the path inside the archive. `None` if no part of it is a file.
 pub(in crate::store) fn split_path(path: &Path) -> Option<(PathBuf, String)> {
     let file = path.ancestors().find(|a| a.is_file())?;
     let inner = path.strip_prefix(file).ok()?.to_str()?.to_owned();
     Some((file.to_owned(), inner))
 }
 
-/// What to say of a file that isn't an archive, neither by name nor by its first bytes.
+/// Makes the error's text for a file that isn't an archive, neither by name nor by its first bytes. `None` if it may be
+/// one.
 fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
     let mut head = [0; 8];
     let len = file.read_at(&mut head, 0).ok()?;
@@ -56,7 +57,8 @@ fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
 }
 
 impl ArchiveFile {
-    /// What the file is, in words, if neither its name nor its first bytes are those of an archive.
+    /// Returns an error's text that says what the file is, if neither its name nor its first bytes are those of an
+    /// archive.
     pub fn other_kind(&self, path: &Path) -> Option<String> {
         other_kind(&self.file, path, &self.location)
     }
@@ -84,7 +86,7 @@ impl ArchiveFile {
                 Error::runtime(message).caused_by(e).placed(Site::default().range(offset, len))
             })?;
         }
-        // After the read, so that no change before or during it is missed.
+        // Checked after the read, so that no change before or during it is missed.
         if stamp(&self.file).is_ok_and(|now| now != self.stamp) {
             return Err(Error::runtime(
                 "the archive was changed since its directory was read; don't write to it while it is read",

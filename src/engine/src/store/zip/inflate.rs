@@ -1,5 +1,5 @@
-//! Deflated entries, inflated piece by piece while they arrive. Only the wanted bytes are kept, so neither the compressed nor
-//! the whole entry is ever in memory. Checksums are verified.
+//! Inflates deflated entries piece by piece while they arrive. Only the wanted bytes are kept, so neither the
+//! compressed nor the whole entry is ever in memory. Checksums are verified.
 
 use crc32fast::Hasher;
 use flate2::{Decompress, FlushDecompress, Status};
@@ -85,7 +85,8 @@ impl Sink for Inflater<'_> {
     }
 }
 
-/// Where the bytes from `at` on go: to `to`, which begins at `from`, or to the scratch buffer.
+/// Returns the buffer for the inflated bytes from `at` on: the rest of `to`, which begins at `from`, or the scratch
+/// buffer.
 fn room<'a>(at: u64, size: u64, from: u64, to: &'a mut [u8], scratch: &'a mut [u8]) -> &'a mut [u8] {
     let within = at.checked_sub(from).and_then(|i| usize::try_from(i).ok()).filter(|&i| i < to.len());
     if let Some(i) = within {

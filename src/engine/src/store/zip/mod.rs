@@ -1,11 +1,13 @@
-//! Zip archives as stores, over a store that holds the archive: archives of zarr-python's `ZipStore` and of any zip program.
+//! Zip archives as stores, over a store that holds the archive: archives of zarr-python's `ZipStore` and of any zip
+//! program.
 //!
-//! The [`directory`] is read once, when the archive is opened, and stays in memory. A value is then a range of the archive, and
-//! costs one read. A deflated value is inflated while it arrives ([`inflate`]).
+//! The [`directory`] is read once, when the archive is opened, and stays in memory. A value is then a range of the
+//! archive, and costs one read. A deflated value is inflated while it arrives ([`inflate`]).
 //!
-//! Only the local header of an entry tells where its data begin. Reading it would double the requests, so the place is computed
-//! from the gaps between entries. Nearly all archives have none: each entry can be at one place only. Otherwise the place is
-//! guessed; the checksum of a whole value confirms the guess. For parts of values, and after a wrong guess, the header is read.
+//! Only the local header of an entry tells where its data begin. Reading it would double the requests, so the place is
+//! computed from the gaps between entries. Nearly all archives have no gaps, so the data of each entry can be at one
+//! place only. Otherwise the place is guessed; the checksum of a whole value confirms the guess. For parts of values,
+//! and after a wrong guess, the header is read.
 
 mod directory;
 mod end;
@@ -38,21 +40,24 @@ use inflate::{Inflater, check_crc};
 const ITSELF: &str = "";
 /// Bytes of a local header without its name and extra field.
 const HEADER: usize = HEADER_LEN as usize;
-/// Bytes that most writers put behind data of which they didn't know the size before: a signature, a checksum, two sizes.
+/// Bytes of a data descriptor, as most writers write it: a signature, a checksum, two sizes. It follows data of a size
+/// that the writer didn't know beforehand.
 const DESCRIPTOR: u32 = 16;
 
 /// A store in a zip archive.
 pub struct Zip {
     location: String,
-    /// Stands before keys: empty, or a path inside of the archive and a slash.
+    /// Prefix of all keys: empty, or a path in the archive with a slash at its end.
     prefix: String,
     base: Arc<dyn Store>,
     directory: Directory,
     /// The archive's version when its directory was read. No other version is read.
     version: Option<Arc<str>>,
-    /// Bytes that are taken to lie behind an entry's data: of an entry without a descriptor, and of one with a descriptor.
+    /// Bytes that are assumed to lie between an entry's data and the next entry: for entries without a descriptor, and
+    /// for entries with one.
     behind: [AtomicU32; 2],
-    /// Where the data of entries begin, by the entries' numbers: those of which parts were read after a look at the header.
+    /// Where the data of entries begin, by the entries' numbers. Has the entries of which parts were read after their
+    /// header was read.
     data: Mutex<HashMap<u32, u64>>,
 }
 
@@ -63,7 +68,7 @@ enum Place {
     Guess(u64),
 }
 
-/// A value, or the end of one from `offset` on.
+/// The part of an entry that is read: from `offset` on, as many bytes as the buffer holds.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
     entry: &'a Entry,
@@ -73,7 +78,7 @@ struct Wanted<'a> {
 }
 
 impl Zip {
-    /// Opens the archive in a local file, and of that the part below `inner`. Blocks.
+    /// Opens the archive in the local file at `path`. Keys are those below `inner`, a path in the archive. Blocks.
     ///
     /// # Errors
     /// [`Error::value`] if it isn't an archive that can be read.
@@ -83,7 +88,7 @@ impl Zip {
         opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(kind).at(Site::store(location))))
     }
 
-    /// Opens the archive at the URL of `base`, and of that the part below `inner`. Blocks.
+    /// Opens the archive at the URL of `base`. Keys are those below `inner`, a path in the archive. Blocks.
     ///
     /// # Errors
     /// [`Error::value`] if it isn't there, or isn't an archive that can be read.
@@ -98,7 +103,7 @@ impl Zip {
     async fn open(location: String, base: Arc<dyn Store>, inner: &str) -> Result<Self> {
         let within = |e: Error| e.of_kind(ErrorKind::Value).at(Site::store(&*location));
         let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
-            // These errors name the store.
+            // Errors of `base` name the store already.
             let found = base.read(ITSELF, range, version, Phase::Building, to).await;
             let gone = || within(Error::value("expected a zip archive, but found nothing; check the URL"));
             found.map_err(|e| e.of_kind(ErrorKind::Value))?.ok_or_else(gone)
@@ -133,10 +138,10 @@ impl Zip {
         if self.prefix.is_empty() { Cow::Borrowed(key) } else { format!("{}{key}", self.prefix).into() }
     }
 
-    /// The entry of `key`, and its number.
+    /// Finds the number and the entry of `key`; `None` if there is no entry.
     ///
     /// # Errors
-    /// If it is there, but can't be read.
+    /// If there is an entry that can't be read: it is encrypted, or compressed by another method.
     fn find(&self, key: &str) -> Result<Option<(u32, &Entry)>> {
         let Some((number, entry)) = self.directory.find(&self.name(key)) else { return Ok(None) };
         let refused = if entry.is_encrypted() {
@@ -165,7 +170,7 @@ impl Zip {
         Place::Guess(least + u64::from(entry.spare.saturating_sub(behind).min(u32::from(u16::MAX))))
     }
 
-    /// Where the data begin, according to the local header.
+    /// Returns where the entry's data begin, according to its local header.
     ///
     /// # Errors
     /// If the header isn't that of the entry.
@@ -184,7 +189,7 @@ impl Zip {
         if method != method_of_entry || flags & 1 != 0 || u16_at(header, 26) != entry.stored_name_len {
             return Err(wrong("found that of another one"));
         }
-        // The header lacks sizes that a descriptor tells, and large ones.
+        // The header has no sizes if a descriptor has them, and none that don't fit into 32 bits.
         let same = |at, of_entry: u64| {
             flags & 8 != 0 || [of_entry, u64::from(u32::MAX)].contains(&u64::from(u32_at(header, at)))
         };
@@ -194,12 +199,12 @@ impl Zip {
         }
         let extra = u32::from(u16_at(header, 28));
         let behind = entry.spare.checked_sub(extra).ok_or_else(|| wrong("its data reach into the next entry"))?;
-        // One program wrote all entries, in the same way.
+        // One program wrote all entries in the same way, so the next guess relies on this number.
         self.behind[usize::from(entry.has_descriptor())].store(behind, Relaxed);
         Ok(entry.header + HEADER_LEN + u64::from(entry.stored_name_len) + u64::from(extra))
     }
 
-    /// Bytes of the archive.
+    /// Fills `to` with bytes of the archive, from `offset` on.
     async fn fill(&self, offset: u64, to: &mut [u8], phase: Phase) -> Result<()> {
         let found = self.base.read(ITSELF, ByteRange::From(offset), self.version.as_ref(), phase, to).await?;
         found.map(|_| ()).ok_or_else(gone)
@@ -242,7 +247,7 @@ impl Zip {
         }
     }
 
-    /// Reads an entry whose data begin at `data`.
+    /// Reads the wanted part of an entry with data that begin at `data`.
     async fn fetch_at(&self, wanted: Wanted<'_>, data: u64, to: &mut [u8]) -> Result<()> {
         let Wanted { entry, offset, phase, .. } = wanted;
         if entry.method() == Method::Stored {
@@ -339,7 +344,8 @@ fn method_name(method: u16) -> &'static str {
     }
 }
 
-/// Splits a URL behind the first part of its path that ends with `.zip`: the archive, and the path inside.
+/// Splits a URL after the first part of its path that ends with `.zip`, into the URL of the archive and the path
+/// inside. `None` if no part does.
 pub(super) fn split_url(location: &str) -> Option<(&str, String)> {
     if location.contains(['?', '#']) {
         // Such URLs are refused later.

@@ -1,4 +1,4 @@
-//! Archives from a small writer that imitates every other writer, and damaged archives.
+//! Tests of archives from a small writer that imitates all other writers, and of damaged archives.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn u64s(to: &mut Vec<u8>, values: &[u64]) {
     to.extend(values.iter().flat_map(|v| v.to_le_bytes()));
 }
 
-/// The archive, and where each entry's data are.
+/// Returns an archive, and where each entry's data are.
 fn written(files: &[(&str, Vec<u8>)], style: Style) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
     let mut out = vec![b'#'; style.before];
     let (mut directory, mut places) = (Vec::new(), Vec::new());
@@ -222,7 +222,7 @@ fn a_value_is_one_request() {
                 .unwrap()
                 .unwrap();
         }
-        // Prefixed archives are looked at more closely, but not what has fields as most do.
+        // One request for each value, in all styles: the guess of where data begin is right.
         let asked = remote.server.taken_log().len();
         assert_eq!(asked, names.len(), "style {i}");
         for _ in 0..3 {
@@ -230,7 +230,7 @@ fn a_value_is_one_request() {
                 .unwrap()
                 .unwrap();
         }
-        // One more for the header, where there is more than one place at which data can begin.
+        // Parts of a value take one more request, for the header, if data can begin at more than one place.
         assert!(remote.server.taken_log().len() <= 4, "style {i}");
     }
     // Descriptors of another length: learned from the first entry.
@@ -240,7 +240,7 @@ fn a_value_is_one_request() {
     for place in places.iter().rev() {
         bytes.splice(place.end + 16..place.end + 16, padding);
     }
-    // What the directory tells moved by as many.
+    // Moves the offsets in the directory and in the end record accordingly.
     let end = bytes.len() - 22;
     let at = u32_at(&bytes, end + 16) as usize + 8 * names.len();
     bytes[end + 16..end + 20].copy_from_slice(&(at as u32).to_le_bytes());
@@ -288,7 +288,7 @@ fn the_last_of_equal_names_counts() {
 fn names_are_as_python_reads_them() {
     let (mut bytes, _) = written(&[("caf\u{e9}/k", value(1, 5)), ("b\0ad", value(2, 6))], Style::default());
     assert!(local(&bytes).unwrap().exists("b").unwrap());
-    // The same two bytes without the claim to be UTF-8.
+    // The same bytes of the name without the flag for UTF-8.
     for sig in [b"PK\x03\x04", b"PK\x01\x02"] {
         let at = bytes.windows(4).position(|w| w == sig).unwrap();
         bytes[at + if sig[2] == 3 { 7 } else { 9 }] = 0;
@@ -312,7 +312,7 @@ fn what_cannot_be_read_is_named() {
         let remotely =
             remote(&bytes).and_then(|r| without_waiting(r.store.get("k", 100, Phase::Building))).unwrap_err();
         let tail = |e: &Error| e.message().rsplit(": ").next().unwrap().to_owned();
-        // An empty object has no last bytes, which servers say themselves.
+        // An empty object has no last bytes: servers refuse such a read with an error of their own.
         assert!(tail(&error) == tail(&remotely) || bytes.is_empty(), "{error}, {remotely}");
         error.message().to_owned()
     };
@@ -360,7 +360,7 @@ fn another_archive_in_its_place_is_an_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
     let store = Local::open(file.path()).unwrap();
-    // A new file under the name is no business of the old one, which is open.
+    // Nothing was changed yet.
     assert!(store.get("a/c/0/0", 9000).unwrap().is_some());
     std::fs::OpenOptions::new().append(true).open(file.path()).unwrap().write_all(b"more").unwrap();
     let error = store.get("a/c/0/0", 9000).unwrap_err();
@@ -380,7 +380,8 @@ fn archives_are_found_in_urls() {
     }
 }
 
-/// What a file of the archive may be read as: itself; and in parts, which have no checksum, what stands in its place.
+/// Checks what was read of a damaged archive: the right bytes or an error. Parts of stored values have no checksum, so
+/// for them the damaged bytes are allowed too. Returns 1 if bytes were read, and 0 if not.
 fn check_outcome(
     found: Result<Option<Vec<u8>>>,
     right: &[u8],
@@ -393,7 +394,7 @@ fn check_outcome(
             assert!(bytes == right || damaged.is_some_and(|d| bytes == d), "{what}: wrong values");
             1
         }
-        // A name that isn't there any more is a file that isn't: nothing tells that from a chunk that never was.
+        // A damaged name makes its value missing: it can't be told from a chunk that was never written.
         Ok(None) => {
             assert!(in_directory, "{what}: missing");
             0
@@ -414,7 +415,7 @@ fn thousands_of_damaged_archives_give_right_values_or_errors() {
         let directory = places.last().unwrap().end;
         let (mut in_directory, mut hits) = (false, Vec::new());
         for _ in 0..=random.below(3) {
-            // Half of them where the structure is.
+            // Half of the damage is in the directory or the end record.
             let at = match random.below(2) {
                 0 => random.below(bytes.len() as u64) as usize,
                 _ => directory + random.below((bytes.len() - directory) as u64) as usize,
@@ -438,9 +439,10 @@ fn thousands_of_damaged_archives_give_right_values_or_errors() {
         for ((name, data), place) in files().iter().zip(&places).filter(|((n, _), _)| !n.ends_with('/')) {
             let from = (data.len() / 3).min(1);
             let len = data.len() - from;
-            // Fewer than all bytes of a stored file have no checksum.
+            // A part of a stored value has no checksum.
             let damaged = (!style.deflate && from > 0).then(|| bytes.get(place.clone()).map(|d| &d[from..])).flatten();
-            // Where a header says that its extra field is longer or shorter, nothing tells that from padding, for a part.
+            // Damage to the length of a header's extra field moves the data. For a part of a value, it can't be told
+            // from padding.
             let field = place.start - usize::from(style.extra) - name.len();
             let moved = hits.iter().any(|h| (field - 2..field).contains(h));
             for (whole, name_of) in [(true, "whole"), (false, "part")] {

@@ -19,7 +19,7 @@ pub(super) struct Faults {
 pub(super) struct MissingKeys<'a> {
     pub seed: u64,
     pub chunk_index: &'a ChunkIndex,
-    /// The share of chunks that have keys of their own, and of whole shards.
+    /// The share that is missing: of the chunks that have keys of their own, and of whole shards.
     pub share: f64,
 }
 

@@ -39,7 +39,7 @@ use crate::stats::Stats;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// Makes the sequence of numbers of a seed.
     pub fn new(seed: u64) -> Self {
         Self(key(&[seed]))
     }
@@ -49,12 +49,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         below(self.next(), n)
     }
 
-    /// Whether something happens that has this probability.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability && probability > 0.0
     }
@@ -65,14 +65,14 @@ pub(crate) struct SimulatedReader {
     pub chunk_index: Arc<ChunkIndex>,
     pub ops: Ops,
     pub order: Order,
-    /// Samples of a batch.
+    /// Number of samples of a batch.
     pub batch_size: usize,
     /// Bytes of each output of a batch.
     pub output_bytes: Vec<usize>,
     pub config: Config,
 }
 
-/// Runs the world of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
+/// Runs the world of `seed` with this reader. `random` gives the world's next random numbers. In an `unusual` world
 /// some chunks are oversized.
 ///
 /// # Errors

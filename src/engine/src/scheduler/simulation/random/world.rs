@@ -1,5 +1,5 @@
-//! The store, the threads and the lanes of a random world: how long each piece of work takes, how it ends, and what its end must
-//! have left in memory.
+//! The store, the threads and the lanes of a random world: how long each piece of work takes, how it ends, and what
+//! memory must hold before and after it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -31,21 +31,21 @@ pub(super) struct RandomWorld<'a> {
     pub order: Order,
     pub next_sample: u64,
     pub batch_size: u64,
-    /// Batches that are still to be planned. Those after them are empty.
+    /// Number of batches that are still to be planned. Batches after them are empty.
     pub to_plan: u64,
-    /// Longest times of each kind of work.
+    /// Usual longest duration of each kind of work, in nanoseconds. The order of the kinds is in [`World::begin`].
     pub times: [u64; 6],
     pub planner_takes_time: bool,
     pub eager: f64,
     pub memory: Memory,
     pub batches: Batched,
-    /// The chunks of reads, and where their bytes go.
+    /// For each read its chunks, and the address to which the bytes of each chunk go.
     pub reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
     pub failed: HashSet<ChunkId>,
     pub failed_shards: HashSet<ShardId>,
-    /// Whether a lane or a thread died. Then only the end of all batches is checked.
+    /// Whether a lane or a thread died. Then the world only checks that every batch comes to an end.
     pub broken: bool,
-    /// How much work may still begin before the reader is dropped.
+    /// Number of pieces of work that may still begin before the reader is dropped.
     pub left: u64,
     pub dropped: bool,
 }
@@ -88,7 +88,8 @@ impl RandomWorld<'_> {
         if self.random.chance(self.faults.read) {
             abandon(self)?;
             self.failed.extend(members.iter().map(|m| m.0));
-            // A shard that vanishes while it is read is a failure. For other objects the reads report it.
+            // A shard that vanishes while it is read is a failure. If another object vanishes, the read itself is an
+            // error.
             let result = if in_shard && read.object.is_none() && self.random.chance(0.3) {
                 Ok(None)
             } else {
@@ -117,7 +118,8 @@ impl RandomWorld<'_> {
         })
     }
 
-    /// Encoded bytes of a chunk that has a key of its own. A few have more than is usual.
+    /// Returns the encoded bytes of a chunk that has a key of its own. In an unusual world, one chunk in 16 has more
+    /// than is usual.
     fn whole(&self, id: ChunkId) -> usize {
         let (format, decoded) = (&self.chunk_index.part(id).format, self.chunk_index.decoded_bytes(id));
         let (usual, most) = (format.usual_encoded_bytes(decoded), format.max_encoded_bytes(decoded));
@@ -295,7 +297,7 @@ impl RandomWorld<'_> {
         Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) }))
     }
 
-    /// The events of work that ends after a thread died.
+    /// Returns the events of work that ends after a thread died.
     fn end_broken(&mut self, work: SimulatedWork) -> Vec<Event> {
         let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
         match work {
@@ -320,7 +322,8 @@ impl RandomWorld<'_> {
     }
 }
 
-/// The chunks that a read copies to the device, and where. Others of a merged read may be decoded from host memory.
+/// Returns the chunks that a read copies to the device, and where. Other chunks of a merged read may be decoded from
+/// host memory.
 fn uploaded<'a>(read: &'a Read, scheduler: &'a Scheduler) -> impl Iterator<Item = (ChunkId, Span)> + 'a {
     let chunks = scheduler.reads.get(read.group).map_or(&[][..], |group| &group.chunks);
     let handles = chunks.iter().map(|&(handle, ..)| handle).filter(|&handle| scheduler.is_uploaded(handle));

@@ -1,11 +1,13 @@
 //! Parquet files, as far as references need them: flat columns of integers and bytes, from memory.
 //!
-//! Format: Apache Parquet 2.10, with the encodings that fastparquet and Arrow choose for such columns (plain values and dictionaries),
-//! data pages of both versions, and pages that are uncompressed or compressed by zstd, Snappy or gzip. Others are errors.
+//! Format: Apache Parquet 2.10, with the encodings that fastparquet and Arrow choose for such columns (plain values and
+//! dictionaries), data pages of both versions, and pages that are uncompressed or compressed by zstd, Snappy or gzip.
+//! Anything else is an error.
 //!
-//! The crate parquet is not used. Of damaged files it allocates what they claim (a page header of 30 bytes makes it fill 64 GiB, and
-//! a failed allocation ends the process), and it takes a minute of processor time to build with what it needs. Here every number is
-//! checked against the file, and what pages claim to decompress to against a limit for the whole file.
+//! The crate parquet is not used. It allocates what damaged files claim (a page header of 30 bytes makes it fill 64
+//! GiB, and a failed allocation ends the process), and it takes a minute of processor time to build with its
+//! dependencies. Here every number is checked against the file. The decompressed sizes that pages claim are checked
+//! against a limit for the whole file.
 
 mod page;
 mod thrift;
@@ -16,12 +18,12 @@ use crate::error::{Error, Result};
 use page::{Chunk, Codec};
 use thrift::{Reader, damaged};
 
-/// Largest file, and the most that all of its pages may decompress to.
+/// Most bytes of a file, and most bytes that all of its pages may decompress to.
 pub(super) const MAX_BYTES: u64 = 512 << 20;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// What the values of a column are.
+/// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Int32,
@@ -45,21 +47,21 @@ struct Group<'a> {
     chunks: Vec<Chunk<'a>>,
 }
 
-/// A file whose metadata were read.
+/// A file, after its metadata were read.
 #[derive(Debug)]
 pub(super) struct File<'a> {
     columns: Vec<Column<'a>>,
     groups: Vec<Group<'a>>,
     rows: usize,
-    /// What pages may still decompress to.
+    /// Bytes that pages may still decompress to.
     left: Cell<u64>,
 }
 
 impl<'a> File<'a> {
-    /// Reads the metadata of the file that `bytes` are.
+    /// Reads the metadata of a file from its bytes.
     ///
     /// # Errors
-    /// If they are damaged or not read, or have more than `max_rows` rows.
+    /// If the file is damaged or of a kind that isn't read, or has more than `max_rows` rows.
     pub fn open(bytes: &'a [u8], max_rows: u64) -> Result<Self> {
         let wrong = |found: &str| Error::runtime(format!("expected a Parquet file, but found {found}"));
         if bytes.len() < 12 || !bytes.starts_with(MAGIC) {
@@ -97,15 +99,16 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// Rows of all columns.
+    /// Returns the number of rows, which all columns have.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Gives `put` every integer of the column `name` that isn't null, and its row. False if there is no such column.
+    /// Calls `put` with the row and the value of every integer in the column `name` that isn't null. Returns false if
+    /// there is no such column.
     ///
     /// # Errors
-    /// If the column isn't one of integers or is damaged; and those of `put`.
+    /// If the column isn't one of integers or is damaged; and the errors of `put`.
     pub fn integers(&self, name: &str, put: impl FnMut(usize, i64) -> Result<()>) -> Result<bool> {
         self.read(
             name,
@@ -118,11 +121,11 @@ impl<'a> File<'a> {
         )
     }
 
-    /// Gives `keep` each value of a column of bytes (once, if the file has it once), and `put` what `keep` made of the value of each
-    /// row that isn't null. False if there is no such column.
+    /// Calls `keep` with each value of a column of bytes (once, if the file has it once). Calls `put` with each row
+    /// that isn't null, and with what `keep` returned for its value. Returns false if there is no such column.
     ///
     /// # Errors
-    /// As [`Self::integers`], and those of `keep`.
+    /// As [`Self::integers`], and the errors of `keep`.
     pub fn bytes<K: Clone>(
         &self,
         name: &str,
@@ -159,7 +162,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// The columns of a schema without groups.
+/// Reads the columns of a schema without groups.
 fn schema<'a>(reader: &mut Reader<'a>) -> Result<Vec<Column<'a>>> {
     let mut columns = Vec::new();
     let mut nested = false;
@@ -175,7 +178,7 @@ fn schema<'a>(reader: &mut Reader<'a>) -> Result<Vec<Column<'a>>> {
             }
             Ok(true)
         })?;
-        // The first one is the root.
+        // The first element is the root.
         nested |= !columns.is_empty() && (children != 0 || repetition > 1);
         let kind = match kind {
             Some(1) => Kind::Int32,
@@ -210,7 +213,7 @@ fn group<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<Group<'a>> {
     Ok(Group { rows, chunks })
 }
 
-/// Where a column lies in one row group.
+/// Reads where a column lies in one row group.
 fn chunk<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<Chunk<'a>> {
     let (mut codec, mut len, mut data, mut dictionary, mut elsewhere) = (0, 0, 0, 0, false);
     reader.fields(|reader, id, _| {
@@ -235,7 +238,7 @@ fn chunk<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<Chunk<'a>> {
             "expected a Parquet file that holds its columns, but found a reference to another file",
         ));
     }
-    // Without a dictionary, some writers say that it is at 0, where none can be.
+    // If there is no dictionary, some writers say that it is at 0, where none can be.
     let from = if dictionary > 0 { dictionary.min(data) } else { data };
     let range = usize::try_from(from)
         .ok()

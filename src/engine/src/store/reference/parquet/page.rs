@@ -17,10 +17,10 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// By its number in the file.
+    /// Returns the codec with this number in the file.
     ///
     /// # Errors
-    /// For those that aren't read.
+    /// If pages of this codec aren't read.
     pub fn new(number: i64) -> Result<Self> {
         Ok(match number {
             0 => Self::None,
@@ -36,7 +36,7 @@ impl Codec {
         })
     }
 
-    /// What `bytes` decompress to, which must be `len` bytes.
+    /// Decompresses `bytes` to `len` bytes.
     fn decompressed<'a>(self, bytes: &'a [u8], len: usize) -> Result<Cow<'a, [u8]>> {
         let wrong = || damaged(&format!("expected a page that decompresses to {len} bytes, but found another"));
         if self == Self::None {
@@ -44,7 +44,7 @@ impl Codec {
         }
         let mut out = vec![0; len];
         let made = match self {
-            // Of a page without any value nothing may be left to decompress.
+            // A page without any value may have no compressed bytes.
             _ if len == 0 => Some(0),
             Self::Zstd => zstd_safe::decompress(&mut out[..], bytes).ok(),
             Self::Snappy => snap::raw::Decoder::new().decompress(bytes, &mut out).ok(),
@@ -74,27 +74,29 @@ impl Encoding {
     }
 }
 
-/// Which kind a page is.
+/// The kind of a page.
 enum Page {
     Dictionary,
-    /// Of the first version, and how the levels are encoded.
+    /// A data page of version 1. `levels` is the number of its definition levels' encoding.
     Data {
         levels: i64,
     },
-    /// Of the second one: the bytes of repetition and definition levels, which stand before what is compressed, if it is.
+    /// A data page of version 2: the bytes of its repetition and definition levels, which come first and are never
+    /// compressed, and whether the rest is compressed.
     Data2 {
         repetition: i64,
         definition: i64,
         compressed: bool,
     },
-    /// One that has no values.
+    /// A page without values.
     Other,
 }
 
 struct Header {
     page: Page,
-    /// Bytes in the file, and decompressed.
+    /// Bytes of the page in the file.
     stored: usize,
+    /// Bytes of the page when decompressed.
     len: usize,
     values: u64,
     encoding: i64,
@@ -108,7 +110,7 @@ fn header(reader: &mut Reader<'_>) -> Result<Header> {
             1 => kind = r.int()?,
             2 => sizes.1 = r.int()?,
             3 => sizes.0 = r.int()?,
-            // Of data pages, of dictionaries, and of data pages of the second version.
+            // The header of data pages of version 1, of dictionaries, or of data pages of version 2.
             5 | 7 | 8 => {
                 let of = id;
                 r.fields(|r, id, kind| {
@@ -150,8 +152,9 @@ pub(super) struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Reads so many rows, of which some may be null if the column is optional: `value` takes a value from the front of plain bytes,
-    /// `put` gets those of rows. What is decompressed is taken from `left`.
+    /// Reads `rows` rows. Some may be null if the column is `optional`. `value` takes a value from the front of plain
+    /// bytes. `put` gets the number and the value of each row that isn't null. The bytes that pages decompress to are
+    /// taken from `left`.
     pub fn read<K: Clone>(
         &self,
         (rows, optional): (usize, bool),
@@ -170,13 +173,13 @@ impl Chunk<'_> {
             let spent = left.get().checked_sub(len as u64);
             left.set(spent.ok_or_else(|| damaged("expected pages that decompress to less than this"))?);
             let count = usize::try_from(values).unwrap_or(usize::MAX);
-            // Before the values of a data page: which rows have any.
+            // The definition levels say which rows have values. They come before the values of a data page.
             let (levels, values): (Cow<'_, [u8]>, Cow<'_, [u8]>) = match page {
                 Page::Other => continue,
                 Page::Dictionary => {
                     let bytes = self.codec.decompressed(body, len)?;
                     let mut bytes = &bytes[..];
-                    // A value takes a byte at least.
+                    // Each value takes at least one byte.
                     if count > bytes.len() || Encoding::new(encoding)? != Encoding::Plain && encoding != 2 {
                         return Err(damaged("expected a dictionary of plain values"));
                     }
@@ -210,7 +213,7 @@ impl Chunk<'_> {
             let mut plain = &values[..];
             let mut numbers = match Encoding::new(encoding)? {
                 Encoding::Plain => None,
-                // Where all are null, nothing need be there.
+                // If all values are null, the page may be empty.
                 Encoding::Dictionary => {
                     let width = values.first().copied().unwrap_or(0);
                     if width > 32 {
@@ -242,7 +245,7 @@ impl Chunk<'_> {
     }
 }
 
-/// Takes `N` bytes.
+/// Takes `N` bytes from the front of `rest`.
 pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
     let (taken, after) =
         rest.split_first_chunk().ok_or_else(|| damaged("expected more values, but found the page's end"))?;
@@ -250,7 +253,7 @@ pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
     Ok(*taken)
 }
 
-/// Takes bytes that have their number before them.
+/// Takes a value from the front of `rest`: its length in four bytes, then its bytes.
 pub(super) fn prefixed<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8]> {
     let len = u32::from_le_bytes(take(rest)?) as usize;
     let taken = rest.get(..len).ok_or_else(|| damaged("expected a value within its page, but found a longer one"))?;
@@ -258,7 +261,7 @@ pub(super) fn prefixed<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8]> {
     Ok(taken)
 }
 
-/// Numbers of a fixed width, in runs of one number and rows of packed ones.
+/// Numbers of `width` bits in Parquet's hybrid encoding: runs of one repeated number, and runs of packed numbers.
 struct Hybrid<'a> {
     bytes: &'a [u8],
     width: usize,
@@ -266,9 +269,9 @@ struct Hybrid<'a> {
 }
 
 enum Run<'a> {
-    /// A number, and how often it comes again.
+    /// A number, and how often it is still repeated.
     Equal(u32, u64),
-    /// Packed bits, and the next one to read.
+    /// Packed bits, and the position of the next one to read.
     Packed(&'a [u8], usize),
 }
 
@@ -286,7 +289,7 @@ impl<'a> Hybrid<'a> {
                 }
                 Run::Packed(bits, at) if *at + self.width <= bits.len() * 8 && self.width > 0 => {
                     let mut number = 0u64;
-                    // At most 32 bits from any bit on lie in five bytes.
+                    // 32 bits lie in five bytes, wherever they begin.
                     for (i, &byte) in bits[*at / 8..].iter().take(5).enumerate() {
                         number |= u64::from(byte) << (8 * i);
                     }
@@ -316,7 +319,7 @@ impl<'a> Hybrid<'a> {
                 if self.width == 0 {
                     return Ok(Run::Equal(0, len * 8));
                 }
-                // Eight numbers in as many bytes as a number has bits. Of the last ones bytes may be left out.
+                // Eight numbers take `width` bytes. The last bytes of the data may be left out.
                 let bytes = usize::try_from(len).ok().and_then(|len| len.checked_mul(self.width)).ok_or_else(short)?;
                 let (bits, after) = self.bytes.split_at(bytes.min(self.bytes.len()));
                 self.bytes = after;

@@ -1,13 +1,14 @@
-//! Thrift's compact protocol, read where it lies: nothing is allocated on the word of a length, and nothing is trusted.
+//! Reads Thrift's compact protocol in place. It allocates nothing because of a length in the data, and trusts none of
+//! the data.
 //!
 //! Format: Apache Thrift, "Thrift compact protocol encoding".
 
 use crate::error::{Error, Result};
 
-/// How deep structures may lie in each other.
+/// Most levels of nested structures.
 const MAX_DEPTH: usize = 16;
 
-/// The kinds of values that are told apart here.
+/// The numbers of the kinds of values, from here to [`STRUCT`].
 pub(super) const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -38,7 +39,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, depth: 0 }
     }
 
-    /// Bytes that have been read.
+    /// Returns the number of bytes that have been read.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -70,22 +71,23 @@ impl<'a> Reader<'a> {
         Err(damaged("expected a number of at most ten bytes, but found a longer one"))
     }
 
-    /// A number of any width.
+    /// Reads an integer of any width.
     pub fn int(&mut self) -> Result<i64> {
         let n = self.varint()?;
         Ok((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// Bytes, or text.
+    /// Reads bytes or text.
     pub fn binary(&mut self) -> Result<&'a [u8]> {
         let len = self.varint()?;
         self.take(len)
     }
 
-    /// The fields of a structure: `field` gets each one's number and kind, reads it and gives true, or gives false.
+    /// Reads a structure, and calls `field` with the number and the kind of each field. `field` reads the value and
+    /// returns true, or returns false so that it is skipped.
     ///
     /// # Errors
-    /// If the bytes end before, and those of `field`.
+    /// If the bytes end too early; and the errors of `field`.
     pub fn fields(&mut self, mut field: impl FnMut(&mut Self, i16, u8) -> Result<bool>) -> Result<()> {
         self.deeper()?;
         let mut id = 0i16;
@@ -106,7 +108,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The elements of a list: `element` reads each.
+    /// Reads a list, and calls `element`, which reads one element, for each.
     ///
     /// # Errors
     /// As [`Self::fields`].
@@ -115,7 +117,8 @@ impl<'a> Reader<'a> {
         (0..len).try_for_each(|_| element(self))
     }
 
-    /// The number of a list's elements, of which each takes a byte at least, and their kind.
+    /// Reads the number of a list's elements, and their kind. Each element takes at least one byte, which bounds the
+    /// number.
     fn list_head(&mut self) -> Result<(u64, u8)> {
         let head = self.byte()?;
         let len = match head >> 4 {
@@ -135,7 +138,7 @@ impl<'a> Reader<'a> {
 
     fn skip(&mut self, kind: u8) -> Result<()> {
         match kind {
-            // In a structure, their kind is their value.
+            // In a structure the kind of a boolean is its value: no bytes follow.
             TRUE | FALSE => Ok(()),
             BYTE => self.byte().map(drop),
             I16 | I32 | I64 => self.varint().map(drop),

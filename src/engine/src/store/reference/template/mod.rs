@@ -1,8 +1,10 @@
-//! The templates of references: text with expressions in `{{ }}`, of which Jinja has many and references few.
+//! Templates of references: text with expressions in `{{ }}`. Jinja has many kinds of expressions, and references use
+//! few.
 //!
-//! Read are integers, text in quotes, names, `+ - * // % **`, `~`, parentheses, `'%03d' % name`, and calls of templates with
-//! arguments by name. Other things are errors, not text: what Jinja would make of them is unknown here. Every value that is made
-//! is taken from a [`Budget`], so that neither memory nor time depends on what a template says.
+//! Supported are integers, text in quotes, names, `+ - * // % **`, `~`, parentheses, `'%03d' % name`, and calls of
+//! templates with arguments by name. Anything else is an error, and isn't taken as text: what Jinja would make of it is
+//! unknown here. Every value that is made counts against a [`Budget`], so no template can take unlimited memory or
+//! time.
 
 mod parser;
 
@@ -10,12 +12,12 @@ use super::targets::MAX_URL;
 use crate::error::{Error, Result};
 use parser::Parser;
 
-/// How deep expressions, and calls of templates, may lie in each other.
+/// Most levels of nested expressions, and of nested calls of templates.
 const MAX_DEPTH: usize = 32;
-/// The longest text of a template.
+/// Most bytes of a template.
 const MAX_TEXT: usize = 64 << 10;
 
-/// What an expression gives.
+/// The value of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Int(i128),
@@ -31,12 +33,13 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// How many bytes and steps may still be spent on templates.
+/// What may still be spent on templates: a step costs 16, and each byte of text that it makes costs 1.
 #[derive(Debug)]
 pub(super) struct Budget(u64);
 
 impl Budget {
-    /// What all templates of a document may take: a minute or so, for ten million references of a few expressions.
+    /// The budget for all templates of a document. It is enough for ten million references of a few expressions, which
+    /// take a minute or so.
     pub const ALL: u64 = 6 << 30;
 
     pub fn new(steps: u64) -> Self {
@@ -88,7 +91,7 @@ pub(super) enum Named<'a> {
     Function(&'a Template),
 }
 
-/// The values of names.
+/// Looks up the names in expressions.
 pub(super) trait Names {
     fn named(&self, name: &str) -> Option<Named<'_>>;
 }
@@ -106,10 +109,10 @@ pub(super) fn has_expressions(text: &str) -> bool {
 }
 
 impl Template {
-    /// Parses `text`. As in Jinja, one line end behind it is dropped, and others become `\n`.
+    /// Parses `text`. As in Jinja, one line end at its end is dropped, and other line ends become `\n`.
     ///
     /// # Errors
-    /// If it has anything of Jinja that isn't read.
+    /// If the text is too long, or has anything of Jinja that isn't read.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |what: &str| Error::runtime(format!("template {}: {what}", shown(text)));
         if text.len() > MAX_TEXT {
@@ -128,10 +131,10 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The text with `names` put in.
+    /// Returns the text with the values of its expressions in their places. `names` gives the values of names.
     ///
     /// # Errors
-    /// If a name is unknown, what is computed isn't a number, or the budget is exceeded.
+    /// If a name is unknown, an operand isn't a number, the text is too long, or the budget is exceeded.
     pub fn render(&self, names: &dyn Names, budget: &mut Budget) -> Result<String> {
         self.render_at(names, budget, 0)
     }
@@ -157,7 +160,7 @@ impl Template {
     }
 }
 
-/// Text outside of expressions.
+/// Makes the piece for text outside of expressions; `None` if the text is empty.
 fn literal(text: &str) -> Result<Option<Piece>, &'static str> {
     if text.contains("{%") || text.contains("{#") {
         return Err("expected expressions in {{ }} only, but found {% or {#, which aren't read");
@@ -244,7 +247,7 @@ fn binary(op: Op, a: Value, b: Value) -> Result<Value> {
         Op::Add => a.checked_add(b),
         Op::Sub => a.checked_sub(b),
         Op::Mul => a.checked_mul(b),
-        // As in Python: towards minus infinity, and the remainder has the sign of the divisor.
+        // As in Python: the quotient is rounded towards minus infinity, and the remainder has the sign of the divisor.
         Op::Div => a.checked_div(b).map(|q| if down { q - 1 } else { q }),
         Op::Mod => a.checked_rem(b).map(|r| if down { r + b } else { r }),
         Op::Pow => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
@@ -253,7 +256,7 @@ fn binary(op: Op, a: Value, b: Value) -> Result<Value> {
     n.map(Value::Int).ok_or_else(large)
 }
 
-/// Python's `format % value`, for one value as a decimal number or text.
+/// Returns Python's `format % value`, for one value as a decimal number or text.
 fn formatted(format: &str, value: &Value) -> Result<String> {
     let wrong = || {
         Error::runtime(format!(

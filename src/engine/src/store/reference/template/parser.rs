@@ -1,4 +1,4 @@
-//! From the text of an expression to what it is made of: by descent, one function for each rank of operators, as Jinja ranks them.
+//! Parses expressions by recursive descent: one function for each precedence of operators, as in Jinja.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
@@ -10,13 +10,13 @@ enum Token {
     Value(Value),
     Name(String),
     Op(&'static str),
-    /// `}}`, and what follows begins at this byte.
+    /// `}}`. The text after it begins at this byte.
     End(usize),
 }
 
 const OPERATORS: [&str; 12] = ["**", "//", "}}", "+", "-", "*", "/", "%", "~", "(", ")", ","];
 
-/// One expression, up to its `}}`.
+/// Parses one expression, up to its `}}`.
 pub(super) struct Parser<'a> {
     text: &'a str,
     chars: Peekable<CharIndices<'a>>,
@@ -30,7 +30,7 @@ impl<'a> Parser<'a> {
         Self { text, chars: text.char_indices().peekable(), next: None, depth: 0, end: text.len() }
     }
 
-    /// What follows the expression.
+    /// Returns the text after the expression.
     pub fn rest(&self) -> &'a str {
         &self.text[self.end..]
     }
@@ -38,9 +38,9 @@ impl<'a> Parser<'a> {
     /// Reads the expression.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the expression can't be read: the text says why.
     pub fn all(&mut self) -> Result<Expr, String> {
-        // In Jinja these take white space away.
+        // In Jinja a sign directly after {{ controls white space.
         if self.text.starts_with(['-', '+']) {
             return Err("expected a space after {{ before a sign".into());
         }
@@ -107,14 +107,14 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The characters from here on that `keep` holds of.
+    /// Takes characters as long as `keep` holds for them.
     fn while_(&mut self, keep: impl Fn(char) -> bool) -> &'a str {
         let from = self.chars.peek().map_or(self.text.len(), |(at, _)| *at);
         while self.chars.next_if(|(_, c)| keep(*c)).is_some() {}
         &self.text[from..self.chars.peek().map_or(self.text.len(), |(at, _)| *at)]
     }
 
-    /// Whether the next token is one of these, which is then taken.
+    /// Takes the next token if it is one of `ops`, and returns its operator; else `None`.
     fn takes(&mut self, ops: &[(&str, Op)]) -> Result<Option<Op>, String> {
         let Some(Token::Op(found)) = &self.next else { return Ok(None) };
         let Some((_, op)) = ops.iter().find(|(text, _)| text == found) else { return Ok(None) };
@@ -122,12 +122,12 @@ impl<'a> Parser<'a> {
         Ok(Some(*op))
     }
 
-    /// Operands with operators of one rank between them, from left to right.
+    /// Parses operands with operators of one precedence between them, from left to right.
     fn row(&mut self, ops: &[(&str, Op)], operand: fn(&mut Self) -> Result<Expr, String>) -> Result<Expr, String> {
         let mut left = operand(self)?;
         let depth = self.depth;
         while let Some(op) = self.takes(ops)? {
-            // What is nested on the left is walked by recursion too.
+            // Evaluation recurses into left operands too, so each operator counts as a level.
             self.deeper()?;
             left = Expr::Binary(op, Box::new((left, operand(self)?)));
         }
