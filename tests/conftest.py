@@ -25,11 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support import remote
 from support.pipelines import why_no_gpu
 
-# What is imported stays. Looking through it for garbage, again and again, is a tenth of the time that this takes.
+# Imported objects stay. Looking through them for garbage again and again takes a tenth of the time of the imports.
 gc.disable()
-# A child that looked for garbage would find pipelines of earlier tests, whose threads it hasn't; DALI then ends the process.
+# Garbage is collected before a fork. A child would otherwise collect pipelines of earlier tests, whose threads it
+# doesn't have: DALI ends the process then.
 os.register_at_fork(before=gc.collect)
-# Threads of OpenMP turn round for 200 ms after each loop, in wait for the next one.
+# Otherwise threads of OpenMP spin for 200 ms after each loop, waiting for the next one.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -43,8 +44,9 @@ settings.load_profile("fixed")
 
 
 def _use_memory_for_files() -> None:
-    """Test stores are hundreds of thousands of small files, for each of which a disk may take a millisecond to write it and another
-    to remove it. So they lie in memory, where there is enough of it and programs may run from there; TMPDIR says otherwise."""
+    """Puts temporary files into memory, if there is enough of it and programs may run from there; TMPDIR overrides
+    this. Test stores are hundreds of thousands of small files. A disk may take a millisecond to write each of them, and
+    another to remove it."""
     memory = Path("/dev/shm")
     if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
         return
@@ -60,7 +62,8 @@ async def _here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
     return function(*args, **kwargs)
 
 
-# zarr-python hands each of its steps on small chunks to another thread, and makes a task of each, which takes longer than they do.
+# zarr-python hands each step on a small chunk to another thread, and makes a task of it. Both take longer than the
+# step.
 asyncio.to_thread = _here
 zarr.config.set({"codec_pipeline.batch_size": 1000})
 
@@ -68,7 +71,7 @@ zarr.config.set({"codec_pipeline.batch_size": 1000})
 TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
 
 
-# Thousands of cases are left out where there is no GPU, before anything is set up for them; the header says why.
+# Without a GPU thousands of cases are left out, before anything is set up for them. The header of the report says why.
 @pytest.fixture(params=["cpu"] if why_no_gpu() else ["cpu", "gpu"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both devices of the operator."""
@@ -87,14 +90,15 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Looking for garbage among all that was imported, some millions of objects, took a fifth of the tests' time."""
+    """Excludes all imported objects, some millions, from garbage collection: looking through them took a fifth of the
+    tests' time."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait."""
+    """Returns one more than there are processors: many tests wait."""
     return len(os.sched_getaffinity(0)) + 1
 
 
@@ -107,14 +111,15 @@ def disk_path() -> Iterator[Path]:
 
 @contextmanager
 def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Skips without a GPU. Tests of all workers, and of other runs on this machine, share the GPU, but for those that measure its
-    memory: they have the mark ``quiet_gpu``."""
+    """Skips without a GPU. Tests of all workers, and of other runs on this machine, share the GPU. Tests that measure
+    its memory have the mark ``quiet_gpu``, and have it alone."""
     if reason := why_no_gpu():
         pytest.skip(reason)
     quiet = request.node.get_closest_marker("quiet_gpu") is not None
     base = Path("/tmp") / f"dali-zarr-tests-{os.getuid()}"
     with open(f"{base}.queue", "w") as queue, open(f"{base}.gpu", "w") as lock:
-        # Who waits for the GPU alone keeps its place in the queue, so that others don't get in between.
+        # A test that waits to have the GPU alone keeps the queue's lock meanwhile, so that no other test gets in before
+        # it.
         fcntl.flock(queue, fcntl.LOCK_EX)
         fcntl.flock(lock, fcntl.LOCK_EX if quiet else fcntl.LOCK_SH)
         fcntl.flock(queue, fcntl.LOCK_UN)
@@ -123,7 +128,8 @@ def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the stores of examples/small_stores.py, which is written once for all workers. Nobody writes to it."""
+    """A folder with the stores of examples/small_stores.py, which is written once for all workers. Tests must not write
+    to it."""
     main = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "small_stores.py"))["main"]
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -145,7 +151,7 @@ def values(request: pytest.FixtureRequest) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an S3 server for all tests, who write to prefixes of their own."""
+    """The URL of an S3 server for all tests. Each test writes to a prefix of its own."""
     pytest.importorskip("moto.server")
     with remote.s3_server(tmp_path_factory.mktemp("moto") / "log") as url:
         yield url

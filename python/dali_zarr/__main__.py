@@ -19,7 +19,7 @@ from ._selection import select
 from ._statistics.compute import statistics
 
 _FLAGS = ("--json", "--quiet")
-# What statistics take beside the reader's arguments, and whether it is true or false.
+# Arguments of statistics beside the reader's, and for each whether it is a bool.
 _OF_STATISTICS = {"output": False, "weights": False, "channels": False, "device_id": False}
 
 
@@ -32,7 +32,7 @@ def _computed(path: Any, options: Mapping[str, Any], as_json: bool, quiet: bool)
 
 
 def _known(command: str) -> dict[str, bool]:
-    """The arguments that a command takes beside the store, and whether each is true or false."""
+    """Returns the arguments that a command takes beside the store, and for each whether it is a bool."""
     known = words.of_reader()
     match command:
         case "info":
@@ -145,7 +145,7 @@ def main() -> int:
     """Parses the command line; returns the exit status."""
     prog = "dali-zarr" if os.path.basename(sys.argv[0]) == "dali-zarr" else "python -m dali_zarr"
     parser, commands = _parser(prog)
-    # Arguments of the reader are more than are listed here, so what follows the command is read by hand.
+    # The parser doesn't know the reader's arguments, so the words after the command are parsed by this module.
     known, rest = parser.parse_known_args(sys.argv[1:])
     if known.command is None:
         if rest:
@@ -167,21 +167,21 @@ def main() -> int:
     try:
         quiet = getattr(known, "quiet", True)
         if known.command == "rechunk":
-            # It is all Python, and notes what it has done when it is interrupted.
+            # rechunk is all Python. When it is interrupted, it records what it has done.
             status = _run(known.command, stores, options, known.json, quiet)
         else:
             status = _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever reads the output (`| head`) has enough of it. Python mustn't flush the rest when it ends.
+        # The program that reads the output (`| head`) has ended. Python mustn't flush the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # zarr-python may have been about to wait for a coroutine, which Python warns of when it ends.
+        # zarr-python may have been about to wait for a coroutine. Python would warn of it at its end.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         print(f"{prog} {known.command}: interrupted", file=sys.stderr)
         return 130

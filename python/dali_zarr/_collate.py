@@ -1,4 +1,4 @@
-"""What PyTorch's batches have for ragged outputs: nested tensors, padded ones, or matrices in CSR."""
+"""Ragged outputs in PyTorch's batches: as nested tensors, padded tensors, or CSR matrices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Collation:
         """
         check_name(how)
         self._choice = Choice(how or "nested", columns, ragged, places, lambda group: group or "matrix")
-        # Outputs that were ragged, those of a transform too: in a batch their samples may have one length, as a last one alone.
+        # Outputs that were ragged in some batch, a transform's too. In another batch their samples may all have one
+        # length, for example in a last batch of one sample.
         self._ragged: set[Place] = set()
 
     @classmethod
     def of(cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]) -> Collation | None:
-        """None where no output is ragged.
+        """Makes a collation; returns None where no output is ragged.
 
         Raises:
             ValueError: What is asked for doesn't fit the outputs.
@@ -44,11 +45,12 @@ class Collation:
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
         flat: Callable[[Any, tuple[int, ...]], torch.Tensor],
     ) -> tuple[list[Place], list[torch.Tensor]]:
-        """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of DALI's outputs."""
+        """Returns the batch's places and tensors, of the first ``valid`` samples. ``dense`` makes a tensor of an output
+        of DALI's whose samples have one shape; ``flat`` makes one of a ragged output, with the shape that is passed."""
         choice = self._choice
         values: dict[Place, torch.Tensor] = {}
         parts: dict[Place, tuple[torch.Tensor, Lengths]] = {}
-        # Those of outputs with equal lengths are one tensor, by which PyTorch knows that their shapes agree.
+        # Outputs with equal lengths share one tensor of offsets: by this PyTorch knows that their shapes agree.
         offsets: list[tuple[Lengths, torch.Tensor]] = []
         for place, output in zip(places, found, strict=True):
             if place not in self._ragged and not choice.ragged.has(place, output):
@@ -118,5 +120,6 @@ def _csr(offsets: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, size:
     if indices.dtype not in (torch.int32, torch.int64):
         indices = indices.to(torch.int64)
     _check_columns(indices, size[1])
-    # Both have one type. A batch has fewer than 2^31 values where its indices have 32 bits, or memory would be short.
+    # Offsets and indices must have one type. A batch with 32-bit indices has fewer than 2^31 values, for want of
+    # memory.
     return torch.sparse_csr_tensor(offsets.to(indices.dtype), indices, data, size=size, check_invariants=False)

@@ -1,4 +1,4 @@
-"""What JAX's batches have for ragged outputs: padded arrays, or the rows of matrices one after the other."""
+"""Ragged outputs in JAX's batches: as padded arrays, or as the rows of matrices one after the other."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ RAGGED = (
     f"collate='padded' or 'csr', or have a transform pad them, as {_PAD}"
 )
 
-# Where JAX's own types are partial.
+# JAX without types, where its own type hints are incomplete.
 _UNTYPED: Any = jax
 
 
 def check(collate: Any, transform: Any, sharding: Any) -> None:
-    """Raises ValueError unless it is a form that JAX has, and nothing else is given that makes another one."""
+    """Raises ValueError unless ``collate`` is a form that JAX has and neither ``transform`` nor ``sharding``
+    contradicts it."""
     check_name(collate)
     if collate == "nested":
         raise ValueError("dali_zarr: collate: expected 'padded' or 'csr', since JAX has no nested arrays, but found 'nested'")
@@ -43,7 +44,8 @@ def check(collate: Any, transform: Any, sharding: Any) -> None:
 
 
 def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
-    """A transform that pads the ragged outputs to these lengths, so that batches have one shape. Their types are told too."""
+    """Returns a transform that pads ragged outputs, so that batches have one shape; None where there are none.
+    ``longest``: for each ragged output the length to pad to, and its type."""
     if not longest:
         return None
     fn, types = _dali.module("fn"), _dali.module("types")
@@ -52,7 +54,7 @@ def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
     def pad(value: Any, length: int, dtype: str) -> Any:
         if dtype != "float64":
             return fn.pad(value, axes=[0], shape=[length])
-        # DALI pads no float64, so its bits are padded, which are zeros of 0.
+        # DALI can't pad float64. So its bits are padded as int64: the bits of 0.0 are zero.
         bits = fn.pad(fn.reinterpret(value, dtype=types.INT64), axes=[0], shape=[length])
         return fn.reinterpret(bits, dtype=types.FLOAT64)
 
@@ -64,12 +66,12 @@ def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
 
 
 def indptr(group: str) -> str:
-    """The name of what says where the rows of a group's matrix begin."""
+    """Returns the name of the entry that says where the rows of a group's matrix begin."""
     return f"{group}/indptr" if group else "indptr"
 
 
 def with_narrow_indices(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The reader's arguments, with matrices' indices of 32 bits where JAX would cut others."""
+    """Returns the reader's arguments, with int32 for the indices of matrices where JAX has no 64-bit integers."""
     dtype: Any = arguments.get("dtype") or {}
     indices = indices_of(names)
     if _UNTYPED.config.jax_enable_x64 or not indices or not isinstance(dtype, Mapping):
@@ -81,8 +83,9 @@ def rows(
     choice: Choice, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], Any],
     on_device: Callable[[Any], Any],
 ) -> list[Any]:
-    """The batch's arrays, of the first ``valid`` samples: those of matrices have one row after the other, and after all of them it
-    is told where each row begins. ``dense`` makes arrays of DALI's outputs, ``on_device`` of DALI's tensors."""
+    """Returns the batch's arrays, of the first ``valid`` samples. Arrays of a matrix have one row after the other. At
+    the end stands, for each matrix, an array that says where its rows begin. ``dense`` makes arrays of DALI's outputs,
+    ``on_device`` of DALI's tensors."""
     values: list[Any] = []
     starts: dict[Place, Any] = {}
     for place, output in zip(places, found, strict=True):
@@ -99,7 +102,7 @@ def rows(
             host: npt.NDArray[Any] = np.asarray(flat)
             if not is_in_columns(host, choice.columns):
                 raise beyond_columns(int(host.min()), int(host.max()), choice.columns)
-            # A batch has fewer than 2^31 values where its indices have 32 bits, or memory would be short.
+            # A batch with 32-bit indices has fewer than 2^31 values, for want of memory.
             dtype = np.int64 if host.dtype == np.int64 else np.int32
             (on,) = flat.devices()
             starts[name] = _UNTYPED.device_put(lengths.offsets.astype(dtype), on)

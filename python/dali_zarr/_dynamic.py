@@ -1,8 +1,8 @@
 """DALI's dynamic mode (``nvidia.dali.experimental.dynamic``).
 
-It makes its classes of the operators that are known when it is imported. Where that has happened before the plugin was
-loaded, the class of this operator is made here, with the same functions. DALI gives the help to constructors alone; here the class
-has it too, and the constructor says what it doesn't take.
+When the dynamic mode is imported, it makes a class for each operator that DALI knows then. If that happened before the
+plugin was loaded, this module makes the class of this operator, with DALI's own functions. DALI gives the help text
+only to the constructor; here the class gets it too, and the constructor names arguments that it doesn't take.
 """
 
 import functools
@@ -21,7 +21,8 @@ _MODULE = f"nvidia.dali.experimental.{_NAME}"
 
 
 class _Parent(ModuleType):
-    """The package of the dynamic mode, which Python tells when that has been imported."""
+    """Class of the package around the dynamic mode. Python sets an attribute of the package when the dynamic mode has
+    been imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -49,7 +50,8 @@ def _complete(dynamic: Any) -> None:
 
 
 def _checked(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that raises TypeError with the reader's own sentence for an argument that it hasn't."""
+    """Wraps a constructor, so that an argument that it doesn't have raises TypeError with a message of the reader's
+    own."""
     known = inspect.signature(init).parameters.keys() - {"self"}
 
     @functools.wraps(init)

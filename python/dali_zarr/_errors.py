@@ -1,5 +1,5 @@
-"""Exceptions as users need them: the reader's message first, then what DALI says of the operator's place; and MemoryError,
-which DALI hasn't, for readers that need more memory than there is."""
+"""Translates DALI's exceptions for users. The reader's message comes first, then what DALI says about where the
+operator was made. Readers that need more memory than there is raise MemoryError, which DALI doesn't have."""
 
 import atexit
 import contextlib
@@ -14,15 +14,15 @@ from typing import Any
 
 from . import _dali, _log, _native
 
-# What the engine says, between DALI's account of where the operator was made and its last words.
+# The engine's message, between DALI's text about where the operator was made and DALI's closing lines.
 _MESSAGE = re.compile(r"(?:^|\n)(zarr_reader(?: '[^'\n]*')?: .*?)(?=\n(?:Current pipeline object|Stacktrace)|\Z)", re.DOTALL)
 
-# The same, once it is the first.
+# The engine's message, once :func:`first` has put it first.
 _SHORT = re.compile(r"(zarr_reader(?: '[^'\n]*')?: .*?)\n\n(?:Critical error|Error in) ", re.DOTALL)
 
 
 def first(text: str) -> str:
-    """A text of DALI with the reader's own message, if there is one, before the rest."""
+    """Moves the reader's own message, if there is one, to the front of a text of DALI's."""
     found = _MESSAGE.search(text)
     if found is None or found.start(1) == 0:
         return text
@@ -31,8 +31,8 @@ def first(text: str) -> str:
 
 
 def shorten(error: Exception) -> None:
-    """Leaves out what follows the reader's own message, for pipelines that users didn't write: where in them the operator was made
-    is no help. Errors of other operators stay as they are."""
+    """Cuts an error's text after the reader's own message. This is for pipelines that users didn't write: where the
+    operator was made doesn't help them. Errors of other operators stay as they are."""
     found = _SHORT.match(str(error))
     if found is not None:
         error.args = (found[1],)
@@ -66,7 +66,7 @@ def _replace(owner: Any, name: str, around: Callable[[], AbstractContextManager[
 
 
 def _in_pipeline(place: str) -> str:
-    """What DALI says around the place of an operator whose constructor throws."""
+    """Returns the text that DALI adds when an operator's constructor throws. ``place``: where the operator was made."""
     return f"\n\nCritical error when building pipeline:\n{place}\n\nCurrent pipeline object is no longer valid."
 
 
@@ -76,12 +76,13 @@ def _built(place: Callable[[str], str]) -> Generator[None, None, None]:
         yield
 
 
-# Not signal.getsignal, which looks for its answer in an enumeration: that takes longer than all else around a run.
+# Not signal.getsignal: it looks up its result in an enumeration, which takes longer than everything else around a run.
 _handler: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 
 
 class _Run:
-    """Around a call that may wait for a batch: Ctrl-C ends the wait, if Python's own handler is to hear of it."""
+    """Context of a call that may wait for a batch. In the main thread, and if SIGINT has Python's own handler, Ctrl-C
+    ends the wait."""
 
     def __enter__(self) -> None:
         self._watched = get_ident() == main_thread().ident and _handler(signal.SIGINT) is signal.default_int_handler
@@ -94,14 +95,14 @@ class _Run:
 
 
 def hook() -> None:
-    """Where pipelines, and readers of the dynamic mode, are built and run: errors are translated, Python's lock is free while
-    stores are opened, Ctrl-C ends waits, and what is logged while they are built goes to Python's logging. Does nothing the second
-    time."""
+    """Wraps the methods that build and run pipelines and readers of the dynamic mode. Errors are translated, Python's
+    lock is free while stores are opened, Ctrl-C ends waits, and what is logged during the build goes to Python's
+    logging. Wraps nothing the second time."""
     backend = _dali.module("backend_impl")
     for owner, names in ((backend.Pipeline, ("Outputs", "ShareOutputs", "Run")), (backend._Operator, ("SetupAndRun",))):
         for name in names:
             _replace(owner, name, _Run)
     _replace(backend.Pipeline, "Build", functools.partial(_built, _in_pipeline))
     _replace(backend._Operator, "__init__", functools.partial(_built, lambda _place: ""))
-    # What DALI ends when the process does may wait for a batch.
+    # When the process ends, DALI ends pipelines that may be waiting for a batch.
     atexit.register(_native.interrupt)

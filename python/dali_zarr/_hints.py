@@ -3,15 +3,16 @@
 import difflib
 from collections.abc import Iterable
 
-# Names that are less alike aren't told.
+# Names that are less alike than this (0 to 1) aren't suggested.
 _ALIKE = 0.65
-# So few letters begin names by chance.
+# A name with fewer letters begins other names by chance.
 _BEGINNING = 3
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant: the one spelled most like it (of equals the one that begins with it), else the only
-    path that ends with it, else the only name that begins with it. Capitals count as small letters."""
+    """Returns the known name that was probably meant, or None. It is the one spelled most like ``name`` (of equally
+    similar ones, one that begins with it), else the only path that ends with it, else the only name that begins with
+    it. Case doesn't matter."""
     given, lower = name.lower(), {one.lower(): one for one in sorted(known)}
     likeness = difflib.SequenceMatcher(b=given)
 
@@ -27,6 +28,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """The end of a message about an unknown name."""
+    """Returns the end of a message about an unknown name: the name that was probably meant, or ``otherwise``."""
     like = nearest(name, known)
     return otherwise if like is None else f"did you mean {prefix}{like}?"

@@ -42,8 +42,8 @@ def explain(
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
-    Only metadata are read, and coordinates: for labels, and to compare those of several stores. No GPU is needed: for
-    ``device="gpu"`` without a limit the default of 8 GiB is assumed.
+    Only metadata and coordinates are read: coordinates to look up labels, and to compare several stores. No GPU is
+    needed: for ``device="gpu"`` without a limit the default of 8 GiB is assumed.
 
     Args:
         path: One store or several; none where all arrays have stores of their own.
@@ -58,28 +58,29 @@ def explain(
 
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
           whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
-        - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with what
-          NaNs become (``fillna``, None where they stay or can't be), with its
-          ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
-          ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
-          is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
-          memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
-          ``shuffled``;
+        - ``arrays``, each with ``mask_and_scale`` (whether it is decoded, also where that follows from its attributes),
+          ``fillna`` (the value that replaces NaNs; None where they stay or can't occur), ``stores`` (``chunks``,
+          ``shards``, ``codecs``, ``decoded_on`` and ``why``), ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (the
+          bytes of a sample and of the chunks that hold it; their ratio is the ``read_amplification``),
+          ``chunk_bytes_read_per_sample`` (the same in the order that was asked for, where a chunk that samples share
+          counts once if memory keeps it), and ``reads_per_chunk`` (reads of a chunk in an epoch, ``in_order`` and
+          ``shuffled``);
         - ``segments`` between ``breaks``: their ``count``, how many are ``read``, and ``padded_samples``, the share of samples with
           elements that are padded or repeated;
-        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs; with `weights`
-          ``shuffled`` is what they draw), and ``reads`` of an epoch of
-          this shard in both, while batches are waited for: then a chunk that is read serves all batches in preparation.
-          ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
-          prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
-          ``samples_looked_at``. A chunk that the store lacks counts as read;
-        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``device_memory_used`` is
-          what of the limit is reserved, and ``wave_bytes`` what each of ``lanes`` decodes at a time; ``refused`` is the error
-          that a reader with these limits ends in, or None; ``machine_memory`` is what this machine, or its control group,
-          has of host memory, or None where that isn't known;
-        - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
-          the decoded chunks of an epoch, and their ratios: what fits depends on how well chunks are compressed, which isn't
-          known without reading them. With a ratio below 0.95 they fit in any case;
+        - ``order``, the order that was asked for (with ``shuffle_after_epoch`` that of later epochs; with `weights`
+          ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both orders, if the program waits
+          for batches: then a chunk that is read serves all batches in preparation. ``unhurried`` are the reads in the
+          order that was asked for, if batches are ready before they are taken, so that each is prepared alone; there
+          are more if memory is short. ``estimated``: whether the epoch is judged by its first ``samples_looked_at``. A
+          chunk that the store lacks counts as read;
+        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow.
+          ``device_memory_used``: bytes of the limit that are reserved. ``wave_bytes``: bytes that each of ``lanes``
+          decodes at a time. ``refused``: the error of a reader with these limits, or None. ``machine_memory``: bytes of
+          host memory of this machine, or of its control group; None where that isn't known;
+        - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold,
+          ``epoch_bytes`` of the decoded chunks of an epoch, and the ratios of the latter to the former. With a ratio
+          below 0.95 the chunks fit. Above, it depends on how well they are compressed, which isn't known without
+          reading them;
         - ``advice``: what would make it faster, and which arrays stay as stored though their metadata name missing values.
 
     Raises:
@@ -92,7 +93,7 @@ def explain(
 def explained(
     *, batch_size: int = 1, device: str = "cpu", drop_last: bool = False, json: bool = False, **arguments: Any,
 ) -> Explanation | str:
-    """The same for arguments of any kind."""
+    """Does what :func:`explain` does, for arguments that aren't checked by type."""
     values.check_text("device", device)
     epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
@@ -127,27 +128,28 @@ def counters(pipe: Any = None) -> Any:
             reader of DALI's dynamic mode; or a list of these.
 
     Returns:
-        For a pipeline a dictionary from the names of its Zarr readers to their counters, and for DALI's iterators the same, or a
-        list where they have several pipelines; for a loader or a reader its counters,
-        and for a loader for JAX with several devices a list, one for each. Those of a loader are since it was made, or since it
-        last loaded a state or left an epoch before its end. For a list, a list. Without
-        an argument a list of the counters of all Zarr readers that are alive in this process, the oldest first, whoever
-        opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
-        processes can't be reached.
+        For a pipeline, a dictionary from the names of its Zarr readers to their counters. For an iterator of DALI's the
+        same, or a list if it has several pipelines. For a loader or a reader, its counters; for a loader for JAX with
+        several devices, a list with one entry for each. A loader's counters begin when it is made, and again when it
+        loads a state or leaves an epoch before its end. For a list, a list. Without an argument, a list of the counters
+        of all Zarr readers that are alive in this process, the oldest first, whoever opened them. Deserialized
+        pipelines and copies are told apart, since the operator itself is asked. Readers in other processes can't be
+        reached.
 
-        Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of stores),
-        ``reads_gds`` (of these, by GPUDirect Storage), ``index_reads`` (of shards' indexes),
-        ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
-        ``chunks_read_again`` (since memory didn't keep them), ``evictions`` (for want of memory), ``nans_replaced`` (elements
-        that `fillna` replaced, in all batches that were assembled: a dictionary with the outputs that it is for), ``batches`` and
-        ``waits`` (batches that weren't finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads:
-        ``read_seconds``,
-        ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
-        ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
-        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those
-        that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
-        The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
-        ``device`` and ``dtypes`` (of its outputs; of those that hold bits of bfloat16 as uint16, ``bfloat16``).
+        Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of
+        stores), ``reads_gds`` (of these, by GPUDirect Storage), ``index_reads`` (of shards' indexes),
+        ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for
+        another), ``chunks_read_again`` (since memory didn't keep them), ``evictions`` (for want of memory),
+        ``nans_replaced`` (elements that `fillna` replaced in all assembled batches: a dictionary by output),
+        ``batches`` and ``waits`` (batches that weren't finished when asked for), ``waves`` (of chunks on a GPU), and
+        seconds, summed over threads: ``read_seconds``, ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``,
+        ``wait_seconds``. Once nothing is in flight, ``chunks_read`` is the sum of ``chunks_decoded_gpu``,
+        ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was meant to decode), ``chunks_uncompressed`` and
+        ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those that idle cores decoded in the GPU's
+        place while finished batches waited. ``batches_shared`` batches were taken while cores helped so. The GPU
+        decoded when no more than ``shared_reserve`` batches waited. Beside the counters stand the reader's ``path``,
+        ``arrays``, ``device`` and ``dtypes`` (of its outputs; ``bfloat16`` for those that hold bits of bfloat16 as
+        uint16).
 
         Of remote stores: ``requests``, ``requests_bytes``, ``requests_retried`` (sent again after a failure) and
         ``requests_hedged`` (second requests, since an answer took long).

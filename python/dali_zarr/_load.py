@@ -38,7 +38,7 @@ def plugin_path(dali_version: str | None = None) -> Path:
 
 
 def _versions() -> str:
-    """Those of DALI, in words."""
+    """Returns the versions of DALI that there is an operator for, as text."""
     *others, last = DALI_VERSIONS
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -72,7 +72,7 @@ def nvcomp_dirs() -> list[str]:
 
 
 def separate_streams() -> None:
-    """Asks CUDA for as many hardware queues as the reader has streams and more, unless the user set a number.
+    """Asks CUDA for more hardware queues than the reader has streams, unless the user set a number.
 
     With the default of 8, streams share queues: a copy of one then waits for the decoding of another, and zstd is read
     at half the speed. The driver reads the variable when CUDA is initialised, so this package should be imported before.

@@ -1,8 +1,8 @@
 """The logger ``dali_zarr``, and below it ``dali_zarr.engine`` for what the library logs. They have no handler: Python shows
 warnings by default, and the rest where logging is set up.
 
-The library never calls Python: a thread of its own would wait for Python's lock, which may be held by one that waits for the
-library. It keeps its records, and a thread here takes them.
+The library never calls Python: its thread would wait for Python's lock, which a thread that waits for the library may
+hold. So the library keeps its records, and a thread of this module takes them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _Thread(threading.Thread):
                 self.hand_over()
 
     def hand_over(self) -> None:
-        """What was logged up to now has been handed over when this returns, by whatever thread."""
+        """Hands the library's records over. When this returns, all that were logged before the call have been handed
+        over, by this thread or another one."""
         with self._handing:
             for record in _native.take_log():
                 name = record["target"].replace("dali_zarr_engine", _ENGINE.name).replace("::", ".")
@@ -60,13 +61,14 @@ _thread: _Thread | None = None
 
 
 def set_level() -> None:
-    """Has the library make what the logger takes."""
+    """Has the library make only the records that the logger takes."""
     _native.set_log_level(sum(_ENGINE.isEnabledFor(level) for level in _LEVELS.values()))
 
 
 @contextlib.contextmanager
 def engine() -> Generator[None, None, None]:
-    """What the library logs in the block has been handed to Python's logging at its end; later records follow soon."""
+    """Context at whose end all that the library logged in it has been handed to Python's logging. A thread hands over
+    later ones."""
     global _thread
     set_level()
     if _thread is None:
@@ -89,5 +91,5 @@ def _forget() -> None:
 
 
 atexit.register(_end)
-# Threads don't come along into a child; the library has new records there.
+# A forked child has no copy of the thread, and the library begins with no records there.
 os.register_at_fork(after_in_child=_forget)

@@ -17,16 +17,17 @@ _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: Memor
 _POINTER = ctypes.c_void_p
 T = TypeVar("T")
 
-# For how long a wait for the library may not hear Ctrl-C, in milliseconds.
+# The longest single wait for the library, in milliseconds. Python notices Ctrl-C between two waits.
 _HEARS = 100
 
 _library: ctypes.CDLL | None = None
-# The same for calls that return at once: these keep Python's lock, which another thread might hold for long.
+# The same library for calls that return at once. They keep Python's lock: once released, another thread might hold it
+# for long.
 _brief: ctypes.PyDLL | None = None
 
 
 class _Epoch(ctypes.Structure):
-    """``dali_zarr_meta``."""
+    """The struct ``dali_zarr_meta`` of the header."""
 
     _fields_ = [
         ("epoch_size", ctypes.c_int64), ("epoch_size_padded", ctypes.c_int64), ("number_of_shards", ctypes.c_int64),
@@ -80,16 +81,16 @@ def _check(status: int) -> None:
 
 
 def _error(status: int, after: str = "") -> Exception:
-    """That of the last call on this thread; ``after`` follows its message."""
+    """Makes the exception of the last call on this thread, which returned ``status``; ``after`` follows its message."""
     message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
     return _ERRORS.get(status, RuntimeError)(hinted(message) + after)
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """What ``work`` gives, which may wait for a store. Ctrl-C is heard meanwhile: then ``work`` goes on by itself until it has its
-    answer, or its time is over.
+    """Runs ``work``, which may wait for a store, and returns its result. Ctrl-C ends the call; then ``work`` goes on in
+    its thread until the store answers or times out.
 
-    Only the main thread is interrupted, and only while it runs Python code: so the work is another thread's.
+    Python interrupts only the main thread, and only while it runs Python code. So another thread does the work.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -113,11 +114,12 @@ def interruptible(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
-    """The operators that DALI makes in the block open their stores after it, when Python's lock is free. Ctrl-C ends that.
+    """Context in which DALI makes operators. They open their stores at its end, while Python's lock is free. Ctrl-C
+    ends that wait.
 
     Raises:
-        ValueError, TypeError, IndexError, RuntimeError, MemoryError: A store can't be opened. What ``place`` makes of where the
-            operator was made follows the message.
+        ValueError, TypeError, IndexError, RuntimeError, MemoryError: A store can't be opened. After the message stands
+            what ``place`` returns for the place where the operator was made.
     """
     library, opened = _loaded(), ctypes.c_int32()
     _check(library.dali_zarr_defer_opening(1))
@@ -132,7 +134,7 @@ def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
 
 
 def watch_interrupts(watched: bool) -> None:
-    """Whether SIGINT ends waits for batches."""
+    """Sets whether SIGINT ends waits for batches."""
     if _brief is not None:
         _brief.dali_zarr_watch_interrupts(watched)
 
@@ -144,12 +146,14 @@ def interrupt() -> None:
 
 
 def last_error() -> dict[str, Any]:
-    """The last error on this thread: ``kind``, ``message``, ``store``, ``array``, ``chunk`` and so on, as the header tells."""
+    """Returns the last error on this thread: ``kind``, ``message``, ``store``, ``array``... The header explains the
+    keys, at ``dali_zarr_last_error_details``. Empty if there was none."""
     return json.loads(_loaded().dali_zarr_last_error_details() or b"{}")
 
 
 def hinted(message: str) -> str:
-    """A message; if it is that of the last error on this thread, with the array or dimension that was probably meant at the end."""
+    """Returns a message. If it is that of the last error on this thread, about a name that doesn't exist, the array or
+    dimension that was probably meant is added at the end."""
     error = last_error()
     if error.get("message") != message or error["name"] is None:
         return message
@@ -158,19 +162,20 @@ def hinted(message: str) -> str:
 
 
 def memory_error() -> str | None:
-    """What the last call on this thread, or operator that was built on it, lacked memory for; None if it failed otherwise."""
+    """Returns the message of the last error on this thread (of a call, or of an operator built here) if memory was
+    lacking, else None."""
     error = last_error()
     return error["message"] if error.get("kind") == "memory" else None
 
 
 def set_nvcomp_dirs(dirs: list[str]) -> None:
-    """Tells the library where nvCOMP may be, before it looks in the system's places."""
+    """Tells the library in which folders to look for nvCOMP before the system's places."""
     array = (ctypes.c_char_p * len(dirs))(*(d.encode() for d in dirs))
     _check(_loaded().dali_zarr_set_nvcomp_dirs(array, len(dirs)))
 
 
 def explain(spec: dict[str, Any]) -> dict[str, Any]:
-    """What a reader of ``spec`` would do.
+    """Returns what a reader of ``spec`` would do.
 
     Raises:
         ValueError, TypeError, IndexError: as opening the reader does.
@@ -185,7 +190,7 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def arrays(spec: dict[str, Any]) -> dict[str, Any]:
-    """The arrays of a store, as ``dali_zarr_arrays`` in the header tells.
+    """Returns the arrays of a store, in the form that the header explains at ``dali_zarr_arrays``.
 
     Raises:
         ValueError, TypeError, RuntimeError: The store can't be opened or listed, or an array that ``spec`` names isn't there.
@@ -200,7 +205,7 @@ def arrays(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
-    """The entry of ``pick`` that takes the elements along ``dim`` with these coordinates, e.g. ``"level=2,5"``.
+    """Returns the entry of ``pick`` that takes the elements along ``dim`` with these coordinates, e.g. ``"level=2,5"``.
 
     Raises:
         ValueError, TypeError, RuntimeError: as opening the reader does; or if a label isn't the coordinate of one element.
@@ -216,7 +221,8 @@ def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
 
 
 def keep_table(table: npt.NDArray[Any]) -> str:
-    """Has the library copy a table of int64 or float64, dense and in C order; gives the name by which arguments call it.
+    """Has the library copy a table of int64 or float64, dense and in C order. Returns the name that arguments use for
+    it.
 
     Raises:
         MemoryError: There is no room for the copy.
@@ -234,10 +240,10 @@ def release_table(name: str) -> None:
 
 
 class Reader:
-    """A reader without DALI, on the CPU, of which only errors and counters matter: each batch is given back at once."""
+    """A reader on the CPU, without DALI, for its errors and counters alone: each batch is released at once."""
 
     def __init__(self, spec: dict[str, Any]):
-        """Opens it.
+        """Opens the reader.
 
         Raises:
             ValueError, TypeError, IndexError, MemoryError: As building a pipeline with the reader does.
@@ -253,7 +259,7 @@ class Reader:
         self._reader = _POINTER()
 
     def samples(self) -> int:
-        """Those of an epoch, over all shards."""
+        """Returns the number of samples in an epoch, over all shards."""
         epoch = _Epoch()
         _check(_loaded().dali_zarr_describe_epoch(self._reader, ctypes.byref(epoch)))
         return epoch.epoch_size
@@ -262,48 +268,49 @@ class Reader:
         """Waits for the next batch. After an error the next call waits for the batch that follows.
 
         Raises:
-            RuntimeError: A chunk of it can't be read or decoded.
+            RuntimeError: A chunk of the batch can't be read or decoded.
         """
         batch = _POINTER()
         _check(_loaded().dali_zarr_next_batch(self._reader, ctypes.byref(batch)))
         _loaded().dali_zarr_batch_release(batch)
 
     def counters(self) -> dict[str, Any]:
-        """Those of this reader up to now."""
+        """Returns the counters of this reader up to now."""
         text = ctypes.c_char_p()
         _check(_loaded().dali_zarr_stats(self._reader, ctypes.byref(text)))
         return json.loads(text.value or b"{}")
 
 
 def all_stats() -> list[dict[str, Any]]:
-    """The counters of all readers of this process."""
+    """Returns the counters of all readers of this process."""
     text = ctypes.c_char_p()
     _check(_loaded().dali_zarr_all_stats(ctypes.byref(text)))
     return json.loads(text.value or b"[]")
 
 
 def set_log_level(level: int) -> None:
-    """What the library logs, from 0 (nothing) to 4 (all)."""
+    """Sets how much the library logs, from 0 (nothing) to 4 (all)."""
     _check(_loaded().dali_zarr_log_level(level))
 
 
 def keep_log(kept: bool) -> None:
-    """Whether records wait for :func:`take_log`, or go to stderr."""
+    """Sets whether records wait for :func:`take_log` or, if not ``kept``, go to stderr."""
     _check(_loaded().dali_zarr_keep_log(kept))
 
 
 def wait_log(milliseconds: int) -> bool:
-    """Whether a record came in that time. Other threads of Python run meanwhile."""
+    """Waits for a record, at most this long; returns whether there is one. Other threads of Python run meanwhile."""
     return bool(_loaded().dali_zarr_wait_log(milliseconds))
 
 
 def take_log() -> list[dict[str, str]]:
-    """The records that nobody took yet: ``level``, ``target`` and ``message``."""
+    """Takes the records that wait: ``level``, ``target`` and ``message`` of each."""
     text = ctypes.c_char_p()
     _check(_loaded().dali_zarr_take_log(ctypes.byref(text)))
     return json.loads(text.value or b"[]")
 
 
 def take_described() -> int:
-    """The number of the reader that DALI asked last on this thread to describe its epoch; 0 if it asked none."""
+    """Returns, and forgets, the number of the reader that DALI last asked on this thread to describe its epoch; 0 if
+    there is none."""
     return _loaded().dali_zarr_take_described()

@@ -14,7 +14,7 @@ _SECONDS = 5.0
 
 
 def shown(items: Iterator[T], count: int, what: str, unit: str = "batch", plural: str = "batches") -> Iterator[T]:
-    """The items, as they come, of which there are ``count``."""
+    """Yields the ``count`` items as they come, and shows how many have come."""
     try:
         tqdm: Any = importlib.import_module("tqdm")
     except ImportError:

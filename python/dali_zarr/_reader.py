@@ -25,9 +25,9 @@ def zarr_reader(
 ) -> DataNode | list[DataNode]:
     """Reads samples from Zarr arrays, in the definition of a DALI pipeline. It is ``fn.zarr_reader``, with types.
 
-    A sample is a window into one or several arrays of a Zarr store (version 2 or 3). Where there is a list "for each of
-    `dims`", it has as many entries as `dims`; a dictionary by dimension does as well. What is said "by output" is one value for
-    all, or a dictionary from the names of outputs.
+    A sample is a window into one or several arrays of a Zarr store (version 2 or 3). A list "for each of `dims`" has as
+    many entries as `dims`; a dictionary from dimensions to values is accepted too. An argument "by output" is one value
+    for all outputs, or a dictionary from names of outputs to values.
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
@@ -40,91 +40,100 @@ def zarr_reader(
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
             in its order.
-        isel: Positions by dimension, as of xarray's ``isel``. A list of bools along the first of `dims` says which elements there
-            are: gaps are `breaks`.
+        isel: Positions by dimension, as of xarray's ``isel``. A list of bools along the first of `dims` selects
+            elements; each gap in it acts as `breaks` do.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
 
     How samples are cut:
         dims: Dimensions to cut along, by name or position. Default: those that `window` names, or the first of the first array that
             has most.
-        window: Elements for each of `dims`: 0 one element, dimension dropped (default); -1 the whole region. By output too:
-            ``{"image": {"t": 2}, "action": {"t": 16}}``; all windows of a sample begin at its start.
+        window: Elements for each of `dims`. 0: one element, the dimension is dropped (default). -1: the whole region.
+            By output too: ``{"image": {"t": 2}, "action": {"t": 16}}``; all windows of a sample begin at its start.
         step: Distance of sample starts for each of `dims`. Default: the (longest) window's length.
-        overlap: Another way to say `step`: how many elements less than the (longest) window it is. Neighbouring samples share as
-            many where `stride` is 1.
-        random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
+        overlap: Another way to give `step`: the (longest) window's length minus this number of elements. Where `stride`
+            is 1, neighbouring samples share this many elements.
+        random_crop: Those of `dims` along which each epoch draws the starts at random, instead of a start every `step`
+            elements.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
-        starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
-            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the
-            number of the store is one more column, in front.
+        starts: Where samples start, instead of every `step` elements: a table with a row for each sample and a column
+            for each of `dims`, as a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
+            With ``concat="samples"`` the number of the store is one more column, in front.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
-        offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
+        offsets: Distances from a sample's start along the first of `dims`, in elements. There is a group of outputs for
+            each offset. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
-        breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
-            with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
-            where coordinates aren't evenly spaced.
+        breaks: Elements along the first of `dims` where a new segment begins: no sample reaches across. Or the name of
+            an array with the end of each segment in its store (``"meta/episode_ends"``); the array may have a store of
+            its own. Or ``"auto"``: breaks are where coordinates aren't evenly spaced.
         segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
             numbered over the whole dimension, whatever is selected of it. Default: all.
-        concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
-            other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
+        concat: How several stores are put together. ``"dims"`` joins them to one axis, along the first of `dims`.
+            ``"samples"`` cuts samples from each store on its own, one store after the other. Then stores may have any
+            shapes, and a store in which no window fits has no samples.
         cross_stores: Whether samples may reach from one store into the next.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"``, ``"edge"`` (the first
             or last element inside is repeated) or ``"error"``.
         pad_before, pad_after: How many elements outside of its segment a window may begin or end, for each of `dims`, with
             ``"pad"`` or ``"edge"``: a segment of length ``L`` has windows from ``-pad_before`` to ``L - window + pad_after``.
             Default: one grid of starts for all segments.
-        fill_value: What ``"pad"`` fills in, a value of the output, rounded to the nearest that its type has. By output.
+        fill_value: The value that ``"pad"`` fills in: a value of the output, rounded to the nearest one of its type. By
+            output.
         stack_arrays: One output of channels instead of one for each array.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
             each of `dims` that samples have, with a row for each offset in front if there are several.
-        return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
-            before, and with `breaks` (or `pad_before` or `pad_after` beside ``cross_stores=False``) that of its segment.
-        ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
-            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix. It may have a store of its own.
-        ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
-        max_length: Elements of a ragged sample that are read, at most.
+        return_index: One more output, int64: the sample's start in each of `dims`. Before it stand the store's number
+            (with ``concat="samples"``) and the segment's number (with `breaks`, or with `pad_before` or `pad_after`
+            beside ``cross_stores=False``).
+        ragged: An array of offsets, one more than there are samples. A sample has the elements from its offset to the
+            next one, so samples differ in the length of their first dimension. ``"X/indptr"`` gives the rows of
+            AnnData's CSR matrix. The array may have a store of its own.
+        ragged_ends: The same with an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
+        max_length: The most elements that are read of a ragged sample.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
             Default: to the arrays that have ``scale_factor`` or ``add_offset``. By output.
-        fillna: What NaNs become, stored or made by decoding, before `mean` and `stddev`, as of xarray's ``fillna``; not those of
-            `fill_value`. :func:`dali_zarr.counters` tell how many (``nans_replaced``). By output: others stay as they are.
+        fillna: The value that replaces NaNs before `mean` and `stddev` are applied, as xarray's ``fillna`` does: NaNs
+            that are stored and those that decoding makes, but not those of `fill_value`. :func:`dali_zarr.counters`
+            tells how many (``nans_replaced``). By output; outputs that aren't named stay as they are.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
             or a file of them: what :func:`dali_zarr.statistics` wrote, a store of anemoi-datasets, makani's ``.npy``, or NetCDF by
             level. By output, where an array may have a list, one for each of its `channels`:
-            ``{"action": [...], "image": 127.5}``; others stay as they are.
-        channels: Names of the dimensions whose elements have a `mean` and a `stddev` of their own, or their positions (``-1``).
-            Default: of a list the only dimension that samples have whole with as many elements; of a file those that
-            :func:`dali_zarr.statistics` was told, or that the file has. By output.
+            ``{"action": [...], "image": 127.5}``; outputs that aren't named stay as they are.
+        channels: Names of the dimensions whose elements have a `mean` and a `stddev` of their own, or their positions
+            (``-1``). Default where `mean` or `stddev` is a list: the only dimension that samples have whole and that
+            has as many elements. Default where it is a file: the dimensions that :func:`dali_zarr.statistics` was told,
+            or that the file has. By output.
         dtype: Type of the outputs: NumPy's, DALI's or PyTorch's, or a name. Default: the stored or decoded type, float32 with
             `mean` or `stddev`. By output.
 
     Order:
         random_shuffle: A new order in each epoch.
-        initial_fill: Among how many samples each is drawn, where chunks hold several.
-        shuffle_after_epoch: The first epoch in order, later ones shuffled.
+        initial_fill: The number of samples among which each next one is drawn, where chunks hold several samples.
+        shuffle_after_epoch: Delivers the first epoch in order, later ones shuffled.
         weights: How often each sample comes, relative to the others, one number for each, given as `starts` is. Samples are drawn,
             as by torch's ``WeightedRandomSampler``.
         num_samples: With `weights`: samples in an epoch. Default: as many as there are.
         replacement: With `weights`: whether a sample may come several times in an epoch.
-        seed: Of the order and of `random_crop`, the same on all shards. The default is a fixed seed.
+        seed: Seed of the order and of `random_crop`, the same on all shards. The default is a fixed seed.
         shard_id, num_shards: Which part of the samples this reader delivers.
         stick_to_shard: Keep to the shard instead of going on to the next after each epoch.
         pad_last_batch: Repeat a shard's last sample until all shards have equally many full batches.
 
     Resources:
         decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
-        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most; to the CPU no
-            more than 512 MiB of them, but 4.
+        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most. With ``device="cpu"``
+            also no more than 512 MiB in all, but at least 4 batches.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.
-        cache_validate: Ask the store, once for each object, whether what `cache_dir` holds is still so.
-        io, use_o_direct: How chunks of local stores are read: ``"auto"``, ``"posix"`` or ``"gds"``; past the page cache.
+        cache_validate: Ask the store, once for each object, whether what `cache_dir` holds of it is still current.
+        io, use_o_direct: How chunks of local stores are read: ``"auto"``, ``"posix"`` or ``"gds"``; whether past the
+            page cache.
         io_threads: Threads that read local stores, or drive the requests to remote ones.
         io_concurrency: Requests to remote stores under way at a time.
-        decode_threads: Threads that decode on the CPU. By default half of them decode what a GPU could.
+        decode_threads: Threads that decode on the CPU. By default half of them decode chunks that a GPU could decode.
 
     As every operator of DALI:
         device: Where batches are delivered.
@@ -132,8 +141,8 @@ def zarr_reader(
         preserve, bytes_per_sample_hint: See DALI.
 
     Returns:
-        The output, or a list of several: one for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`,
-        offset by offset, and the index.
+        The output, or a list where there are several: one for each of `arrays` (one in all with `stack_arrays`) and
+        each of `offsets`, offset by offset; then the mask and the index.
 
     Raises:
         TypeError, ValueError, IndexError: Here and when the pipeline is built, for arguments and metadata.
@@ -153,14 +162,14 @@ def zarr_reader(
 
 
 def _is(value: Any, default: Any) -> bool:
-    """Whether a value is the default; arrays of NumPy aren't."""
+    """Returns whether a value is the default. A NumPy array never is."""
     return value is default or (type(value) is type(default) and value == default)
 
 
 def describe(function: Callable[..., Any], arguments: Any, last: Sequence[str] = ()) -> None:
-    """Gives a function the signature that ``help`` and notebooks show: instead of ``**arguments`` the names and types of their
-    TypedDict, with defaults from the operator's schema, which DALI knows once the library is loaded. Its own parameters come first,
-    but for the ``last`` ones."""
+    """Sets the signature that ``help`` and notebooks show for a function. Instead of ``**arguments`` it has the names
+    and types of the TypedDict ``arguments``. Defaults come from the operator's schema, which DALI knows once the
+    library is loaded. The function's own parameters come first, except the ``last`` ones."""
     schema, own = _dali.schema(), inspect.Signature.from_callable(function)
     kind = inspect.Parameter.KEYWORD_ONLY
     hints: dict[str, Any] = arguments.__annotations__

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def size(n: float) -> str:
-    """Bytes."""
+    """Formats a number of bytes, such as ``1.5 GiB``."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if n >= unit:
             return f"{n / unit:.1f} {name}"
@@ -14,17 +14,17 @@ def size(n: float) -> str:
 
 
 def shape(extents: Iterable[int]) -> str:
-    """Lengths of dimensions."""
+    """Formats lengths of dimensions, such as ``721x1440``; ``scalar`` where there are none."""
     return "x".join(map(str, extents)) or "scalar"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its type where it says nothing."""
+    """Returns the first line of an error's message; the error's type where the message is empty."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 def number_of(count: int, what: str) -> str:
-    """A count with its noun."""
+    """Formats a count with its noun, in the plural unless it is 1."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -48,7 +48,7 @@ def _samples(e: dict[str, Any]) -> str:
 
 
 def read_as(array: Mapping[str, Any]) -> str:
-    """The type of an array's elements for a reader, and the stored one where it is another."""
+    """Returns the type that a reader gives an array's elements, with the stored type where that differs."""
     return array["dtype"] + (f" (stored as {array['stored']})" if array["stored"] != array["dtype"] else "")
 
 
@@ -122,7 +122,7 @@ def _cache(c: dict[str, Any]) -> list[str]:
     for where, limit, ratio in (("host memory", "memory", "memory_ratio"), (c["directory"], "disk", "disk_ratio")):
         if c[limit] is None:
             continue
-        # Some percent go to what is remembered of each.
+        # Some percent of a cache go to its records of the chunks.
         needed = c[ratio] / 0.95
         fits = "they fit" if needed <= 1 else f"they fit if encoded they are {_number(needed)} times smaller"
         lines.append(f"cache: {size(c[limit])} in {where}; an epoch's chunks are {size(c['epoch_bytes'])} decoded: {fits}")
@@ -157,6 +157,6 @@ def explanation_text(e: dict[str, Any]) -> str:
 
 
 def wrapped(line: str) -> str:
-    """A line that fits a terminal; names and paths stay whole."""
+    """Wraps a line at 120 columns; names and paths stay whole."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

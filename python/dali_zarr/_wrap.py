@@ -1,4 +1,4 @@
-"""Has DALI's functions and classes of the operator take what :mod:`._arguments` knows."""
+"""Wraps DALI's functions and classes of the operator, so that they take all values that :mod:`._arguments` converts."""
 
 import functools
 import inspect
@@ -28,8 +28,8 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
 
 
 def _with_selection(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds what Python takes beyond the schema to the signature and the help, by which notebooks complete; unless the
-    signature names no arguments."""
+    """Adds the arguments that Python takes beyond the schema to a function's signature and help, which notebooks
+    complete by. A function whose signature names no arguments stays as it is."""
     signature = inspect.signature(function)
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values()):
         return function
@@ -45,10 +45,12 @@ def _with_selection(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hold(arguments: dict[str, Any], *results: Any) -> None:
-    """Has what stands for an operator hold the tables in its arguments: DALI keeps text only, and builds the operator later."""
+    """Keeps the tables in an operator's arguments alive: the object that stands for the operator holds them. DALI keeps
+    only their names as text, and builds the operator later."""
     kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
     for result in results if kept else ():
-        # Of a DataNode the operator that it comes from, which its pipeline keeps; else an object that is an operator.
+        # For a DataNode, the operator that it comes from, which its pipeline keeps. Other objects are operators
+        # themselves.
         owner: Any = getattr(result, "source", result)
         if owner is not None:
             owner.__dict__["_dali_zarr_tables"] = kept
@@ -59,6 +61,6 @@ def wrap_functions() -> None:
     fn, ops = _dali.module("fn"), _dali.module("ops")
     for module, name in ((fn, "zarr_reader"), (fn.readers, "zarr")):
         setattr(module, name, _with_selection(_wrapped(getattr(module, name), check_names=True)))
-    # The dynamic mode gives these arguments of its own.
+    # Names aren't checked here: the dynamic mode passes arguments of its own to these classes.
     for reader in (ops.ZarrReader, ops.readers.Zarr):
         reader.__init__ = _wrapped(reader.__init__)

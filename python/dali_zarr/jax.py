@@ -31,14 +31,15 @@ from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
 
-# Where JAX's own types are partial.
+# JAX without types, where its own type hints are incomplete.
 _UNTYPED: Any = jax
 
 
 class Batch(dict[str, Any]):
-    """JAX's arrays by name, each with the samples as its first dimension; with nested offsets, batches by the names of these.
+    """JAX's arrays by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are
+    inner batches by its keys.
 
-    It is a pytree of its arrays; what JAX makes of it has no ``coords``.
+    A batch is a pytree of its arrays. A batch that JAX makes from it, as ``jax.tree.map`` does, has no ``coords``.
     """
 
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: _Origin | None = None):
@@ -60,7 +61,7 @@ class Batch(dict[str, Any]):
         return self._origin.labels.of(self._origin.index(), self._origin.offset)
 
     def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """The same of one entry, shifted by its offset; see :meth:`dali_zarr.torch.Batch.coords_of`."""
+        """Labels of one entry, shifted by its offset; see :meth:`dali_zarr.torch.Batch.coords_of`."""
         if isinstance(self.get(name), Batch):
             return self[name].coords
         if self._origin is None:
@@ -105,7 +106,8 @@ jax.tree_util.register_pytree_with_keys(Batch, _children, _of_children)
 
 
 class _Origin:
-    """Where the samples of a batch come from: the reader's index, for each device, still as DALI has it."""
+    """Where the samples of a batch come from. ``parts``: the index of each device as DALI's output, and its number of
+    samples."""
 
     def __init__(
         self, labels: Labels, parts: list[tuple[Any, int]], offset: int, sources: Mapping[outputs.Place, outputs.Source],
@@ -117,13 +119,15 @@ class _Origin:
 
 
 def _index_of(parts: list[tuple[Any, int]]) -> npt.NDArray[np.int64]:
-    """The reader's index of a batch, from those of each device as DALI has them."""
+    """Joins the indexes of all devices to the reader's index of the batch. ``parts``: DALI's output and the number of
+    samples."""
     found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in parts]
     return np.concatenate([one[:valid] for one, (_, valid) in zip(found, parts, strict=True)])
 
 
 class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
-    """The arrays, the index and the number of samples of each batch on one device."""
+    """Iterates over batches on one device. A batch is its arrays, its index (DALI's output) and its number of
+    samples."""
 
     def __init__(
         self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None,
@@ -162,12 +166,12 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
         array = _UNTYPED.dlpack.from_dlpack(tensor)
         device = self._device
         if device is None and self._collate == "padded" and self._plan.device == "gpu":
-            # DALI has the lengths on the CPU.
+            # DALI delivers the lengths on the CPU.
             device = _UNTYPED.local_devices()[0]
         return array if device is None or array.devices() == {device} else _UNTYPED.device_put(array, device)
 
     def places(self) -> list[outputs.Place]:
-        """Those of a batch's arrays."""
+        """Returns the places of a batch's arrays, in their order."""
         matrices = self._choice.matrices if self._choice is not None else {}
         return [*self._reading.places, *dict.fromkeys(matrix for matrix, _, _ in matrices.values())]
 
@@ -183,8 +187,9 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
 
 class Loader:
-    """Batches of samples from a Zarr store for JAX. As :class:`dali_zarr.torch.Loader`, with two differences: the last batch
-    shouldn't be shorter where functions are compiled for fixed shapes (``drop_last``, ``pad_last_batch``), and ``sharding``.
+    """Batches of samples from a Zarr store for JAX, like :class:`dali_zarr.torch.Loader` with two differences.
+    Functions that are compiled for fixed shapes need full last batches: give ``drop_last`` or ``pad_last_batch``. And
+    there is ``sharding``.
     """
 
     def __init__(
@@ -214,15 +219,18 @@ class Loader:
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
-            shard_id, num_shards: The rank and how many there are; default: JAX's processes, which ``jax.distributed.initialize``
-                must have made before; where JAX knows one alone, those of ``torch.distributed`` or torchrun's environment.
+            shard_id, num_shards: The rank and the number of ranks. Default: JAX's processes; call
+                ``jax.distributed.initialize`` before. Where JAX knows only one process: the ranks of
+                ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
-            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest of all
-                samples, which ``max_length`` cuts, so that all batches have one shape, and an entry ``"lengths"`` of int32.
-                ``"csr"``: the arrays ``X/data`` and ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that
-                says where each row begins; it isn't checked that the indices of a row ascend; that they are columns is. Arguments
-                that change values leave the indices as they are; without ``jax_enable_x64`` they become int32.
-            columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
+            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest
+                sample of the store (at most ``max_length``), so that all batches have one shape, and an entry
+                ``"lengths"`` of int32. ``"csr"``: the arrays ``X/data`` and ``X/indices`` with one row after the other,
+                and an entry ``"X/indptr"`` that says where each row begins. Indices that aren't columns raise an error;
+                it isn't checked that the indices of a row ascend. Arguments that change values leave the indices as
+                they are; without ``jax_enable_x64`` they become int32.
+            columns: The number of columns with ``collate="csr"``. Default: from the attribute ``shape`` of the matrix's
+                group.
             arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 
         Raises:
@@ -275,16 +283,16 @@ class Loader:
 
     @property
     def batch_size(self) -> int:
-        """Samples in each batch of this process, but perhaps the last."""
+        """Samples in each batch of this process, except perhaps the last."""
         return sum(loader.batch_size for loader in self._loaders)
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
+        """The number of the epoch that the last batch came from; before the first batch, of the next epoch."""
         return self._loaders[0].epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next iteration be this epoch, whose order depends on seed and number alone."""
+        """Makes the next iteration this epoch. Its order depends only on the seed and the epoch's number."""
         for loader in self._loaders:
             loader.set_epoch(epoch)
 
@@ -324,7 +332,8 @@ class Loader:
         return shown if len(self._loaders) == 1 else f"{shown[:-1]}, on the first of {len(self._loaders)} devices>"
 
     def counters(self) -> Any:
-        """Those of the reader, as :func:`dali_zarr.counters` tells them; a list where several devices have one each."""
+        """The reader's counters, as :func:`dali_zarr.counters` returns them; with several devices a list, one entry for
+        each."""
         found = [loader.counters() for loader in self._loaders]
         return found[0] if len(found) == 1 else found
 
@@ -362,7 +371,8 @@ def _devices(sharding: Any, samples: int) -> list[Any]:
 
 
 def _placed(number: int, devices: int) -> Callable[[Plan], Plan]:
-    """The plan of one of a process's devices, with the process's rank as PyTorch or torchrun tell it. JAX's own doesn't change."""
+    """Returns a function that puts the current rank into a plan, as PyTorch or torchrun tell it; JAX's own ranks don't
+    change. The plan is that of device ``number`` of this process, which has so many ``devices``."""
     def placed(plan: Plan) -> Plan:
         told = ranks.told()
         return plan if told is None else replace(plan, shard_id=told[0] * devices + number, num_shards=told[1] * devices)

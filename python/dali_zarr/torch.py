@@ -36,7 +36,8 @@ from ._reader import describe
 __all__ = ["Batch", "Loader"]
 
 class Batch(dict[str, Any]):
-    """Tensors by name, each with the samples as its first dimension; with nested offsets, batches by the names of these.
+    """Tensors by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are inner
+    batches by its keys.
 
     Ragged outputs (``ragged``, ``ragged_ends``) are nested tensors with the layout ``torch.jagged``, or what ``collate`` says."""
 
@@ -50,18 +51,20 @@ class Batch(dict[str, Any]):
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
-        """Labels of the samples by dimension, as NumPy's arrays (datetime64, or cftime's objects, for times), which are read when
-        they are first asked for. Their shape is (sample,), or (sample, window) along dimensions that have windows, the longest
-        where outputs differ; those of an inner batch are shifted by its offset. Elements that are padded have NaT or NaN. Other
-        dimensions of which elements are selected (``sel={"level": [500, 850]}``) have the labels of these: (element,), or
-        (sample, element) where stores differ."""
+        """Labels of the samples by dimension, as NumPy arrays (times as datetime64 or cftime's objects). They are read
+        when they are first asked for.
+
+        Their shape is (sample,), or (sample, window) along dimensions that have windows: the longest window where
+        outputs differ. Labels of an inner batch are shifted by its offset. Padded elements have NaT or NaN. Other
+        dimensions of which elements are selected (``sel={"level": [500, 850]}``) have the labels of these elements:
+        (element,), or (sample, element) where stores differ."""
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.coords()
 
     def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """The same of one entry, shifted by its offset and with its own windows: of an inner batch, or of a tensor such as
-        ``"t2m+6"`` or a stack's ``"target"``, which has no coords of its own.
+        """Labels of one entry, as ``coords``, but shifted by the entry's offset and with its own windows. The entry is
+        an inner batch, or a tensor such as ``"t2m+6"`` or a stack's ``"target"``, which has no coords of its own.
 
         Raises:
             KeyError: It isn't an output of the reader.
@@ -89,14 +92,14 @@ class Batch(dict[str, Any]):
         dimensions or more a panel for each element of the first ones, 16 at most.
 
         Args:
-            sample: Its place in the batch, or several.
-            how: Of xarray's plotting, such as ``cmap`` or ``robust=True``.
+            sample: The sample's place in the batch, or a list of places.
+            how: Arguments of xarray's plotting, such as ``cmap`` or ``robust=True``.
 
         Raises:
             ImportError: xarray or Matplotlib isn't installed.
             AttributeError: The batch doesn't come from a loader.
             IndexError: The batch lacks a sample.
-            ValueError: It has only scalars.
+            ValueError: The batch has only scalars.
         """
         samples = [sample] if isinstance(sample, int) else list(sample)
         return pictures.plot(list(self._outputs("")), samples, **how)
@@ -179,26 +182,29 @@ class Loader(BaseLoader[Batch]):
             batch_size: Samples in each batch of this rank.
             device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: ``"cuda"`` where there is one. Without a number it is the
                 device that is current when the first batch is asked for, or ``LOCAL_RANK``'s, if CUDA isn't in use before.
-            offsets: A list: names have the offset (``t2m+6``). A dictionary: batches are nested, ``{"input": 0, "target": 6}``
-                gives ``batch["target"]["t2m"]``; its values may be lists.
+            offsets: With a list, names of outputs end with the offset (``t2m+6``). With a dictionary, batches are
+                nested: ``{"input": 0, "target": 6}`` gives ``batch["target"]["t2m"]``; its values may be lists.
             drop_last: Leave out a last batch that isn't full on all ranks. Otherwise it is shorter, on some ranks perhaps empty.
             pad_last_batch: Fill the last batch with repetitions of the last sample instead.
-            process_group: Whose ranks share the samples; default: all of ``torch.distributed``, else of torchrun's environment,
-                as they are when the first batch is asked for.
-            shard_id, num_shards: The rank and how many there are, where nothing else tells them; ranks with the same ``shard_id``
-                (of a parallel model) get the same samples.
+            process_group: The group of processes whose ranks share the samples. Default: all ranks of
+                ``torch.distributed``, else those of torchrun's environment, as they are when the first batch is asked
+                for.
+            shard_id, num_shards: The rank and the number of ranks, where nothing else tells them. Ranks with the same
+                ``shard_id`` (of a parallel model) get the same samples.
             transform: A function of DALI's operators, run in the same pipeline: from the outputs by name (nested as the batch is)
                 to a dictionary of outputs by name.
             num_threads: Threads of DALI's for the transform.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
-            collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory. ``"padded"``:
-                zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64. ``"csr"``: of the arrays
-                ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with the layout ``torch.sparse_csr``;
-                it isn't checked that the indices of a row ascend; that they are columns is, for which a GPU is waited for.
-                Arguments that change values (``dtype``, ``mean``...) leave the indices as they are.
-            columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
-            arguments: The others of :func:`dali_zarr.zarr_reader`, which explains them. The output of ``stack_arrays`` is called
-                ``"stacked"``; where an offset has a name, that is its name.
+            collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory.
+                ``"padded"``: zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64.
+                ``"csr"``: of the arrays ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with
+                the layout ``torch.sparse_csr``; Indices that aren't columns raise an error; to check this, the host
+                waits for a GPU. It isn't checked that the indices of a row ascend. Arguments that change values
+                (``dtype``, ``mean``...) leave the indices as they are.
+            columns: The number of columns with ``collate="csr"``. Default: from the attribute ``shape`` of the matrix's
+                group.
+            arguments: The other arguments of :func:`dali_zarr.zarr_reader`, which explains them. The output of
+                ``stack_arrays`` is called ``"stacked"``; where an offset has a name, the output has that name.
 
         Raises:
             TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
@@ -213,14 +219,15 @@ class Loader(BaseLoader[Batch]):
         follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
-        # A selection with gaps spreads them.
+        # The operator counts offsets in elements of the store: a selection with a step has multiplied them.
         told = tuple(given.pop("offsets", ()))
         arrays = _arguments.array_names(given)
         if collate == "csr":
             given = of_values(given, arrays)
         self._return_index = return_index
         self._labels = check_stores({**given, "offsets": told}, arguments)
-        # A process that may become one of several shouldn't begin with the first one's device.
+        # This process may become one of several ranks. It shouldn't begin on the device of the first one, so it opens
+        # the store later.
         later = follows and not is_given and ranks.told() is None and not _is_device_known()
         plan = Plan(
             arguments=given, offsets=offsets, told_offsets=told, arrays=arrays, batch_size=batch_size,
@@ -233,11 +240,12 @@ class Loader(BaseLoader[Batch]):
         self._collate: tuple[Collate | None, int | None] = collate, columns
         self._collation: Collation | None = None
 
-        # Each thread has a current device of its own, at first 0: it isn't what a thread that prefetches batches stands for.
+        # Each thread has its own current device, at first 0. That of another thread, which only prefetches batches,
+        # says nothing.
         thread = threading.get_ident()
 
         def placed(plan: Plan) -> Plan:
-            # Where nobody tells them any more, they are those that were told last.
+            # Where nothing tells the rank any more, the last known one stays.
             rank, world = (None if is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
             is_asked = follows and (plan.device_id is None or threading.get_ident() == thread)
             return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if is_asked else plan.device_id)
@@ -287,10 +295,11 @@ class Loader(BaseLoader[Batch]):
         return tensor if valid == self._plan.batch_size else tensor[:valid]
 
     def _shared(self, shared: Any) -> torch.Tensor:
-        """A tensor that keeps DALI's buffer, as DALI's own iterator makes it: the buffer isn't used again before the tensor is gone
-        and what was queued for it has run, on the stream that is current for its device now."""
-        # On the CPU there is no stream to wait for. A capsule takes PyTorch 1 us; it asks an object for a version of DLPack that
-        # DALI lacks, and then once more, which takes 10.
+        """Returns a tensor that shares DALI's buffer, as DALI's own iterator does. DALI uses the buffer again only
+        after the tensor is gone and the work queued on it has run, on the stream that is current for its device at this
+        call."""
+        # On the CPU there is no stream to wait for. PyTorch takes 1 us for a DLPack capsule. For an object it takes 10
+        # us: it asks for a version of DLPack that DALI lacks, and then once more.
         return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
 
 
@@ -316,7 +325,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 
 
 def _is_device_known() -> bool:
-    """Whether there is no choice of devices, or one was chosen."""
+    """Returns whether this process's device is certain: one was chosen, or there is no choice."""
     return torch.cuda.is_initialized() or "LOCAL_RANK" in os.environ or torch.cuda.device_count() < 2
 
 

@@ -1,9 +1,9 @@
-//! Architectures as CMake's variable CUDAARCHS has them, for `build.rs` and a test.
+//! Parses lists of GPU architectures in the form of CMake's CUDAARCHS, for `build.rs` and a test.
 
-/// Each architecture (`90`, `90a`) with "sm" (machine code) or "compute" (PTX).
+/// Returns each architecture (`90`, `90a`) with "sm" (machine code) or "compute" (PTX). `90` yields both.
 ///
 /// # Errors
-/// The text has another form.
+/// If the text has another form.
 pub(crate) fn parsed(text: &str) -> Result<Vec<(&str, &'static str)>, String> {
     let mut all = Vec::new();
     for one in text.split(';') {
@@ -12,7 +12,7 @@ pub(crate) fn parsed(text: &str) -> Result<Vec<(&str, &'static str)>, String> {
             Some((name, "virtual")) => (name, &["compute"]),
             _ => (one, &["sm", "compute"]),
         };
-        // Code for 90a runs on 90 alone, that for 100f on its family.
+        // Suffixes: code for 90a runs only on 90, and code for 100f only on the family of 100.
         let digits = name.strip_suffix(['a', 'f']).unwrap_or(name);
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(format!(
@@ -24,10 +24,11 @@ pub(crate) fn parsed(text: &str) -> Result<Vec<(&str, &'static str)>, String> {
     Ok(all)
 }
 
-/// What `native` stands for, given the compute capabilities of this machine's GPUs, one a line: machine code for each.
+/// Returns the architectures that `native` stands for: machine code for each GPU. `capabilities` lists the compute
+/// capabilities of this machine's GPUs, one per line.
 ///
 /// # Errors
-/// There is none.
+/// If `capabilities` lists no GPU.
 pub(crate) fn native(capabilities: &str) -> Result<String, String> {
     let plain = capabilities.lines().map(|line| line.trim().replace('.', ""));
     let mut found: Vec<String> = plain.filter(|n| n.parse::<u32>().is_ok()).map(|n| format!("{n}-real")).collect();

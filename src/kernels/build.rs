@@ -1,6 +1,6 @@
-//! Compiles the kernels to one fat binary with nvcc, and their host twin with the C++ compiler.
+//! Compiles the kernels to one fat binary with nvcc, and the same code for the host with the C++ compiler.
 //!
-//! Needs no GPU and no driver, and never downloads anything: where nvcc is missing, the error says how to get it.
+//! Needs no GPU and no driver, and never downloads anything. If nvcc is missing, the error says how to get it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,10 @@ use std::{env, fs};
 
 mod architectures;
 
-/// What the kernels are compiled for, in the form of CMake's variable CUDAARCHS, which may name others: `90` is machine code and PTX
-/// for this architecture, `90-real` only machine code, `90-virtual` only PTX, which the driver compiles for any later one; `native` is
-/// machine code for this machine's GPUs.
+/// Default GPU architectures, in the form of CMake's CUDAARCHS. The environment variable CUDAARCHS replaces them.
+///
+/// `90` means machine code and PTX for architecture 90, `90-real` only machine code, `90-virtual` only PTX. The driver
+/// compiles PTX for later architectures. In the environment, `native` means machine code for this machine's GPUs.
 const ARCHITECTURES: &str = "75;80-real;86-real;89-real;90-real;100-real;120";
 
 fn main() {
@@ -18,7 +19,7 @@ fn main() {
     for file in fs::read_dir("cuda").expect("the folder cuda lies beside build.rs").flatten() {
         println!("cargo::rerun-if-changed={}", file.path().display());
     }
-    // Not PATH: it differs from shell to shell, and a new one would compile everything again.
+    // PATH isn't listed: it differs between shells, and each change would compile everything again.
     for name in ["DALI_ZARR_FATBIN", "DALI_ZARR_NVCC", "CUDA_HOME", "CUDAARCHS", "CXX"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
@@ -40,14 +41,15 @@ fn main() {
     }
 }
 
-/// Leaves the kernels in `target`, for the architectures that CUDAARCHS names.
+/// Writes the fat binary to `target`: a copy of the file that DALI_ZARR_FATBIN names, or else compiled for the
+/// architectures of CUDAARCHS.
 fn kernels(target: &Path) -> Result<(), String> {
     let architectures = match env::var("CUDAARCHS").unwrap_or_default().as_str() {
         "" => ARCHITECTURES.to_owned(),
         "native" => architectures::native(&capabilities())?,
         named => named.to_owned(),
     };
-    // A test compares it with the fat binary.
+    // A test compares this list with the entries of the fat binary.
     println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={architectures}");
     if let Some(named) = env::var_os("DALI_ZARR_FATBIN") {
         println!("cargo::rustc-cfg=dali_zarr_cuda_12");
@@ -56,14 +58,15 @@ fn kernels(target: &Path) -> Result<(), String> {
     fat_binary(&architectures, target)
 }
 
-/// Takes a fat binary that CUDA 12 compiled already, as `make wheel` does by `cmake/kernels.py`.
+/// Copies the finished fat binary `named` to `target`. It was compiled by CUDA 12: `make wheel` runs
+/// `cmake/kernels.py`.
 fn ready(named: &Path, target: &Path) -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", named.display());
     let taken = fs::copy(named, target);
     taken.map(|_| ()).map_err(|e| format!("DALI_ZARR_FATBIN names {}, which can't be read: {e}", named.display()))
 }
 
-/// Compiles `cuda/kernels.cu` to `target`, for the architectures that are named.
+/// Compiles `cuda/kernels.cu` to `target`, for the architectures in `named` (the form of CUDAARCHS).
 fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     let nvcc = find_nvcc()?;
     let mut command = Command::new(&nvcc);
@@ -82,7 +85,7 @@ fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     Err(format!("{} could not compile the kernels ({command:?}): {said}. {}", nvcc.display(), advice()))
 }
 
-/// The compute capabilities of this machine's GPUs, one a line; nothing where there is no driver.
+/// Returns the compute capabilities of this machine's GPUs, one per line; empty if there is no driver.
 fn capabilities() -> String {
     let told = Command::new("nvidia-smi").args(["--query-gpu=compute_cap", "--format=csv,noheader"]).output();
     told.map_or_else(|_| String::new(), |told| String::from_utf8_lossy(&told.stdout).into_owned())
@@ -94,7 +97,8 @@ fn advice() -> &'static str {
      'nvidia-cuda-cccl==13.0.*' 'nvidia-cuda-runtime==13.0.*'; or name an nvcc in DALI_ZARR_NVCC"
 }
 
-/// The first nvcc of: DALI_ZARR_NVCC, PATH, CUDA_HOME, /usr/local/cuda, the packages of the active Python.
+/// Finds nvcc: the file that DALI_ZARR_NVCC names, or else the first one in PATH, CUDA_HOME, /usr/local/cuda and the
+/// packages of the active Python.
 fn find_nvcc() -> Result<PathBuf, String> {
     if let Some(named) = env::var_os("DALI_ZARR_NVCC") {
         let named = PathBuf::from(named);
@@ -119,7 +123,7 @@ fn find_nvcc() -> Result<PathBuf, String> {
     }
 }
 
-/// Where the active Python keeps its packages: that of VIRTUAL_ENV, else `python3` and `python` of PATH.
+/// Returns the package folders (sys.path) of the Python in VIRTUAL_ENV, then those of `python3` and `python` in PATH.
 fn site_packages() -> Vec<PathBuf> {
     let mut pythons: Vec<PathBuf> = vec!["python3".into(), "python".into()];
     if let Some(venv) = env::var_os("VIRTUAL_ENV") {

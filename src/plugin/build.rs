@@ -1,5 +1,6 @@
-//! Names the library, so that programs and operators find it by that name, and writes the C++ half of the bridge to the folder `bridge`
-//! beside it. CMake compiles that into the operators, one for each version of DALI: cargo needs no DALI.
+//! Sets the soname of the library, by which programs and operators find it. Writes the C++ half of the bridge to the
+//! folder `bridge` next to the library. CMake compiles it into the operators, one for each version of DALI, so cargo
+//! needs no DALI.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -10,7 +11,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={BRIDGE}");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdali_zarr.so");
-    // It writes the sources. What compiles them is not used.
+    // This call writes the sources. The compiler that it returns is not used.
     let _ = cxx_build::bridge(BRIDGE);
     if let Err(error) = publish() {
         println!("cargo::error=the C++ half of the bridge could not be written: {error}");
@@ -18,12 +19,12 @@ fn main() {
     }
 }
 
-/// Copies what cxx wrote, and cxx's own C++ of the same version.
+/// Copies the sources that cxx wrote, and cxx's own C++ sources of the same version.
 fn publish() -> io::Result<()> {
     let variable =
         |name: &str| env::var_os(name).map(PathBuf::from).ok_or_else(|| io::Error::other(format!("no {name}")));
     let out = variable("OUT_DIR")?;
-    // In the folder of the profile: PROFILE/build/PACKAGE/out.
+    // OUT_DIR is PROFILE/build/PACKAGE/out.
     let profile = out.ancestors().nth(3).ok_or_else(|| io::Error::other(format!("{} is too short", out.display())))?;
     let (target, written, header) = (profile.join("bridge"), out.join("cxxbridge"), variable("DEP_CXXBRIDGE1_HEADER")?);
     copy(&header, &target.join("include/cxx.h"))?;
@@ -32,7 +33,7 @@ fn publish() -> io::Result<()> {
     copy(&written.join("sources/dali-zarr/src/bridge.rs.cc"), &target.join("src/bridge.cc"))
 }
 
-/// Only what has changed, so that CMake needn't compile it again.
+/// Copies a file only if its content changed, so that CMake needn't compile it again.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let content = fs::read(from).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", from.display())))?;
     if fs::read(to).is_ok_and(|there| there == content) {

@@ -25,7 +25,7 @@ if "dali_zarr" in sys.argv:
     import dali_zarr  # noqa: F401  (as its documentation asks: before anything initialises CUDA)
 
 HERE = Path(__file__).resolve().parent
-# Arguments of fn.zarr_reader that can be measured.
+# Arguments of fn.zarr_reader that can be varied.
 TUNED = ("device_memory_limit", "prefetch_queue_depth")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
@@ -95,8 +95,8 @@ def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, An
             cuda.synchronize()
         return time.perf_counter() - begin
 
-    # The warm-up empties the queues that were filled while batches were checked, so that batches are timed as fast as they
-    # are made; then each repeat takes about a second, and many batches, so that what a queue holds is a small part.
+    # The queues were filled while batches were checked. The warm-up empties them, so that batches are timed as fast as
+    # they are made. Then each repeat takes about a second and many batches, so that a queue's content is a small part.
     warm = 64 if store.fields // batch_size > 64 else 8
     rate = 8 / timed(8) if reader != "dali_zarr" else warm / timed(warm)
     batches = max(8 if reader != "dali_zarr" else 2 * warm, round(rate * args.seconds))
@@ -128,7 +128,7 @@ def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str,
 
 
 def commit() -> str:
-    """The version of the sources, or nothing where they are no git repository."""
+    """Returns the version of the sources; empty where they are no git repository."""
     try:
         command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
@@ -137,7 +137,7 @@ def commit() -> str:
 
 
 def version() -> dict[str, str]:
-    """Of the package that was measured, and of DALI."""
+    """Returns the versions of the package that was measured, and of DALI."""
     found: dict[str, str] = {}
     for name, package in (("version", "dali_zarr"), ("dali_version", "nvidia.dali")):
         command = [sys.executable, "-c", f"import {package}; print({package}.__version__)"]
@@ -146,7 +146,7 @@ def version() -> dict[str, str]:
 
 
 def machine(device: str) -> str:
-    """The machine in a few words."""
+    """Describes the machine in a few words."""
     cpu = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as f:
@@ -164,7 +164,7 @@ def machine(device: str) -> str:
 
 
 def report(results: dict[str, dict[str, dict[str, Any]]], stores: list[Store]) -> None:
-    """The table of GB/s, the ratios, and where the reader's time goes."""
+    """Prints the table of GB/s, the ratios, and where the reader's time goes."""
     names = list(next(iter(results.values())))
     width = max(map(len, names)) + 2
     print(f"\n{'GB/s, decoded, median':22}" + "".join(f"{n:>{max(width, 10)}}" for n in names) + f"  {'ratio to best peer':>26}")

@@ -17,14 +17,14 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "docs" / "assets" / "bench"
 READER = "dali_zarr"
-# What a run must tell, so that numbers of years apart can be compared.
+# The keys that a run must have, so that numbers that were measured years apart can be compared.
 KNOWN = ("date", "version", "commit", "machine", "device", "fields", "batch_size", "threads", "repeats")
 COLOURS = ["#00897b", "#c2185b", "#3949ab", "#ef6c00", "#6d4c41", "#7b1fa2", "#558b2f", "#0288d1", "#9e9d24"]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 340, 44, 150, 12, 40
 
 
 def summary(results: dict[str, Any]) -> dict[str, Any]:
-    """The medians of a run, in GB/s by store and reader, with what they depend on."""
+    """Returns the medians of a run, in GB/s by store and reader, with what they depend on."""
     if missing := [name for name in KNOWN if results.get(name) in (None, "")]:
         raise ValueError(f"expected results of bench.py that tell {', '.join(KNOWN)}, but {', '.join(missing)} are missing")
     medians = {
@@ -37,7 +37,8 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def add(results: Path, folder: Path) -> Path:
-    """Writes the run's file, and returns its path. A run of the same day, version of the sources and device takes its place."""
+    """Writes the run's file, and returns its path. A later run of the same day, version of the sources and device
+    replaces it."""
     run = summary(json.loads(results.read_text()))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{run['date'][:10]}-{run['commit']}-{run['device']}.json"
@@ -51,12 +52,12 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def processor(run: dict[str, Any]) -> str:
-    """What runs are compared on: the machine without the version of its driver."""
+    """Returns the machine without the version of its driver: runs on the same one are compared."""
     return re.sub(r", [\d.]+$", "", run["machine"])
 
 
 def page(folder: Path) -> str:
-    """Markdown: for each machine a picture of all its runs, and a table of the last one."""
+    """Returns Markdown: for each machine a picture of all its runs, and a table of the last one."""
     found = runs(folder)
     machines = {processor(run): [other for other in found if processor(other) == processor(run)] for run in reversed(found)}
     if not machines:

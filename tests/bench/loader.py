@@ -2,11 +2,12 @@
 
     python tests/bench/loader.py [--device cpu] [--rounds 100] [--json FILE]
 
-A pipeline of ``fn.zarr_reader``, whose outputs become tensors by DLPack, stands beside ``dali_zarr.torch.Loader`` with the same
-arguments. What the loader adds is Python in the thread that takes batches, so that thread's processor time is measured, while DALI
-itself is answered for: the same batch comes again and again, at once. Rounds take turns, and which of both comes first changes each
-time. The interval is the one that 95 % of resampled medians of the differences are in. What the operator really takes for a batch
-is measured apart, by wall time: by it the loader's part is small or not.
+A pipeline of ``fn.zarr_reader``, whose outputs become tensors by DLPack, stands beside ``dali_zarr.torch.Loader`` with
+the same arguments. What the loader adds is Python in the thread that takes batches. So that thread's processor time is
+measured, while a stand-in answers for DALI: the same batch comes again and again, at once. Rounds take turns, and which
+of both comes first changes each time. 95 % of resampled medians of the differences are in the interval. The time that
+the operator really takes for a batch is measured apart, by wall time. Compared with it, the loader's part is small or
+not.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from dali_zarr.torch import Loader
 from nvidia.dali.pipeline import Pipeline
 
 SIDE, BATCH, LENGTH = 256, 16, 24
-# Batches of a round, and for how long the operator reads alone.
+# Batches of a round, and seconds for which the operator reads alone.
 ROUND, SECONDS = 10 * LENGTH, 2
 
 
 class Answers:
-    """Stands for DALI's own pipeline: it gives one batch for ever."""
+    """Stands for DALI's own pipeline: it gives the same batch for ever."""
 
     def __init__(self, pipe: Any):
         self._outputs, self._real = pipe.outputs(), pipe._pipe
@@ -54,7 +55,7 @@ class Answers:
 
 
 def write(path: Path, sample: int, arrays: int) -> None:
-    """Samples of so many bytes, each a chunk."""
+    """Writes arrays with samples of ``sample`` bytes, each a chunk."""
     rows = max(1, sample // (4 * SIDE))
     group = zarr.open_group(path, mode="w")
     for number in range(arrays):
@@ -72,7 +73,8 @@ def built(path: Path, device: str, arguments: dict[str, object]) -> Pipeline:
 
 
 def bare(pipe: Pipeline, device: str) -> Iterator[list[torch.Tensor]]:
-    """Batches of the operator, by the calls that DALI has for this, in the way that takes PyTorch the least time."""
+    """Yields batches of the operator, by the calls that DALI has for this, in the way that takes PyTorch the least
+    time."""
     while True:
         tensors = [output.as_tensor() for output in pipe.share_outputs()]
         found = [torch.from_dlpack(tensor.__dlpack__() if device == "cpu" else tensor) for tensor in tensors]
@@ -82,13 +84,13 @@ def bare(pipe: Pipeline, device: str) -> Iterator[list[torch.Tensor]]:
 
 
 def of_loader(loader: Loader) -> Iterator[dict[str, torch.Tensor]]:
-    """Batches of all epochs."""
+    """Yields batches of all epochs."""
     while True:
         yield from loader
 
 
 def processor_us(batches: Iterator[object]) -> float:
-    """What a batch takes the calling thread."""
+    """Returns the microseconds of processor time that a batch takes in the calling thread."""
     began = time.thread_time_ns()
     for _ in range(ROUND):
         next(batches)
@@ -96,7 +98,8 @@ def processor_us(batches: Iterator[object]) -> float:
 
 
 def in_turns(one: Iterator[object], other: Iterator[object], rounds: int) -> np.ndarray:
-    """Microseconds for a batch of both in each round, after some that don't count."""
+    """Returns microseconds (2, rounds) for a batch of ``one`` and of ``other`` in each round. Three rounds before don't
+    count."""
     found = np.empty((2, rounds))
     for number in range(-3, rounds):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -111,7 +114,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def real_ms(batches: Iterator[object]) -> float:
-    """Milliseconds for each batch, as fast as they come."""
+    """Returns milliseconds for each batch, as fast as they come."""
     for _ in range(LENGTH):
         next(batches)
     began, count = time.perf_counter(), 0

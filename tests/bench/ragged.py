@@ -32,14 +32,14 @@ from typing import Any
 import numpy as np
 
 BATCH, RUN, RUNS = 4096, 512, 32
-# Of a measurement.
+# The longest time of a measurement.
 MAX_SECONDS = 30
 GENES = 20_000
 CHUNK, SHARD = 1 << 15, 1 << 24
 
 
 def write(path: Path, rows: int, mean: int) -> None:
-    """The store, by zarr-python, in the layout of AnnData."""
+    """Writes the store by zarr-python, in the layout of AnnData."""
     import zarr
     from zarr.codecs import BloscCodec
 
@@ -131,7 +131,7 @@ def annbatch(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
         "shuffle": True, "batch_size": BATCH, "chunk_size": RUN, "preload_nchunks": RUNS, "preload_to_gpu": device != "cpu",
         "drop_last": True,
     }
-    # Later versions don't have it.
+    # Later versions of annbatch don't have this argument.
     if "to_torch" in inspect.signature(Loader).parameters:
         given["to_torch"] = False
     loader = Loader(**given)
@@ -143,7 +143,8 @@ READERS = {"dali_zarr": ours, "zarr-python + scipy": with_scipy, "annbatch": ann
 
 
 def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[float, float]:
-    """Rows a second of an epoch, or of what a slow reader manages of it, and microseconds of processors for a row."""
+    """Returns rows a second and microseconds of processor time for a row, of an epoch or of the part that a slow reader
+    manages."""
     began, busy, rows = time.perf_counter(), time.process_time(), 0
     for batch in epoch():
         matrix = batch["X"] if hasattr(batch, "keys") and "X" in batch.keys() else batch  # noqa: SIM118
@@ -158,8 +159,8 @@ def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[float, fl
 
 
 def in_rounds(name: str, path: Path, device: str, rows: int, rounds: int) -> list[tuple[float, float]]:
-    """What each epoch but the first measures of a reader. Epochs follow each other, as in training: what is prepared of the next
-    one counts for this one."""
+    """Measures each epoch of a reader except the first. Epochs follow each other, as in training: work for the next
+    epoch that is done during this one counts for this one."""
     epoch = READERS[name](path, device, rows)
     return [measured(epoch, device) for _ in range(rounds + 1)][1:]
 

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 # Batches that a rank's reader prepares ahead. Few: when an epoch ends, those of the next one are read already.
 QUEUE = 2
-# Reads are counted in the first two epochs. In how many batches one is compared with zarr-python.
+# Epochs that are run; reads are counted in the first two. Of so many batches, one is compared with zarr-python.
 EPOCHS, COMPARED = 3, 16
 COUNTERS = ("chunks_read_again", "evictions")
 
@@ -61,7 +61,7 @@ class Run:
         # A rank with fewer batches than others is an error after this time; without one, they would wait for ever.
         dist.init_process_group("nccl" if args.device == "gpu" else "gloo", timeout=timedelta(seconds=120))
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        # For what isn't a tensor of the device.
+        # For objects that aren't tensors of the device.
         self.group: Any = dist.new_group(backend="gloo")
         self.wrong = list[str]()
         # Several shuffling windows in an epoch, each of several chunks.
@@ -79,7 +79,7 @@ class Run:
         }
 
     def everyone(self, item: T) -> list[T]:
-        """What each rank gives, in all of them."""
+        """Returns, in all ranks, what each rank gives."""
         items: list[Any] = [None] * self.ranks
         dist.all_gather_object(items, item, group=self.group)
         return items
@@ -99,7 +99,8 @@ class Run:
         return Loader(**self.arguments(case), device="cuda" if self.args.device == "gpu" else "cpu", return_index=True)
 
     def epoch(self, loader: Loader, case: Case, batches: int | None = None) -> tuple[list[list[int]], list[int]]:
-        """This rank's samples, by batch, and those of all ranks. They are of the first batches only, if a number is given."""
+        """Runs an epoch, or its first ``batches``. Returns this rank's samples, by batch, and the samples of all
+        ranks."""
         own, all_ranks = list[list[int]](), list[torch.Tensor]()
         for number, batch in enumerate(loader):
             index = batch["index"][:, 0]
@@ -117,7 +118,7 @@ class Run:
         return own, seen[seen >= 0].tolist()
 
     def compare(self, batch: Batch, case: Case, index: Sequence[int]) -> None:
-        """With zarr-python's values."""
+        """Compares some of a batch's tensors with zarr-python's values."""
         for array in case.arrays:
             for offset in case.offsets:
                 name = f"{array}+{offset}" if offset else array
@@ -134,7 +135,7 @@ class Run:
         self.wrong += not_once(seen, self.samples(case), f"{case.name}, {where}") if self.rank == 0 else []
 
     def counted(self, case: Case) -> dict[str, Any]:
-        """Checks that each epoch has every sample once. Gives what all ranks read for the first two."""
+        """Checks that each epoch has every sample once. Returns what all ranks read for the first two epochs."""
         loader, own, counters = self.loader(case), list[list[list[int]]](), list[dict[str, Any]]()
         for number in range(EPOCHS):
             batches, seen = self.epoch(loader, case)
@@ -146,7 +147,8 @@ class Run:
         needs = [len(case.needs(flat(batches))) for batches in own]
         until, unclear = [0], list[int]()
         for number in range(EPOCHS - 1):
-            # These batches of the next epoch are read already, perhaps but for the chunks that were kept for them.
+            # These batches of the next epoch have been read already. Perhaps chunks that were kept served them without
+            # a read.
             prepared = own[number + 1][: counters[number]["batches"] - sum(map(len, own[: number + 1]))]
             ahead = case.needs(flat(prepared))
             held = ahead & case.needs(flat(own[number][-kept:]))
@@ -186,7 +188,7 @@ class Run:
         return {"samples": case.name, "ranks": len(saved), "before": len(before), "after": len(after)}
 
     def close(self) -> None:
-        """Waits for the others first: they may still read."""
+        """Waits for the other ranks, which may still read, and cleans up."""
         dist.barrier(group=self.group)
         dist.destroy_process_group()
         if self.temporary:

@@ -33,15 +33,17 @@ class Case:
         return self.name.replace(",", "").replace(" ", "-")
 
     def needs(self, samples: Iterable[int]) -> set[tuple[str, int]]:
-        """The chunks of these samples."""
+        """Returns the chunks of these samples."""
         times = {sample + offset for sample in samples for offset in self.offsets}
         return {(array, time // CHUNKS[array] if array in CHUNKS else 0) for array in self.arrays for time in times}
 
     def most(self, chunks: int, ranks: int, window: int) -> int:
-        """How often all ranks together may read chunks in the first epoch, with shuffling windows of so many samples.
+        """Returns how often all ranks together may read chunks in the first epoch, with shuffling windows of ``window``
+        samples.
 
-        A chunk is read once, or up to twice where shuffled pairs reach beyond it. Each border between ranks has one chunk in
-        order, and those of a shuffling window otherwise. Each rank reads what has no hours once.
+        A chunk is read once, or up to twice where shuffled pairs reach beyond it. At each border between ranks, both
+        may read the same chunks: one if samples come in order, else those of a shuffling window. Each rank reads an
+        array without hours once.
         """
         static = int(STATIC in self.arrays)
         hours, times = CHUNKS[self.arrays[0]], len(self.offsets) if self.shuffled else 1
@@ -63,7 +65,7 @@ RESUMED = tuple(case for case in CASES if case.arrays == ("t2m",))
 
 
 def write(path: Path, samples: int) -> None:
-    """ERA5-like hours of two arrays, and a field that has no hours."""
+    """Writes ERA5-like hours of two arrays, and a field that has no hours."""
     group = zarr.open_group(path, mode="w")
     dims = ["time", "lat", "lon"]
     for seed, (name, hours) in enumerate(CHUNKS.items()):
@@ -73,7 +75,7 @@ def write(path: Path, samples: int) -> None:
 
 
 def not_once(seen: Iterable[int], samples: int, where: str) -> list[str]:
-    """A sentence, unless these are all samples, each exactly once."""
+    """Returns a sentence, unless these are all samples, each exactly once."""
     counts, every = Counter(seen), set(range(samples))
     kinds = {
         "came more than once": {sample for sample, count in counts.items() if count > 1},
@@ -85,7 +87,7 @@ def not_once(seen: Iterable[int], samples: int, where: str) -> list[str]:
 
 
 def not_equal(found: npt.NDArray[Any], wanted: npt.NDArray[Any], where: str) -> list[str]:
-    """A sentence, unless these values have the bits of those that zarr-python gives."""
+    """Returns a sentence, unless these values have the same bits as zarr-python's."""
     if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
         return [f"{where}: expected {wanted.dtype} {wanted.shape}, but found {found.dtype} {found.shape}."]
     if found.tobytes() != wanted.tobytes():
@@ -96,6 +98,7 @@ def not_equal(found: npt.NDArray[Any], wanted: npt.NDArray[Any], where: str) -> 
 
 
 def too_many(read: int, most: int, evictions: int, where: str) -> list[str]:
-    """A sentence for more reads than promised. For want of memory chunks are evicted, and read again."""
+    """Returns a sentence for more reads than promised. It names evictions: if memory is short, chunks are evicted and
+    read again."""
     told = f"{where}: expected at most {most} reads in the first epoch, but found {read} or more, and {evictions} evictions."
     return [told] if read > most else []

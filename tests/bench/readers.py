@@ -16,7 +16,7 @@ from stores import LAT, LON, STORES, Store, dtype_of
 
 Batches = Iterator[Any]
 
-# More arguments of fn.zarr_reader: memory limits that are to be measured.
+# More arguments of fn.zarr_reader, such as memory limits, that are to be measured.
 ARGUMENTS: dict[str, int] = {}
 
 
@@ -26,7 +26,7 @@ def _ranges(store: Store, batch_size: int) -> Iterator[slice]:
 
 
 def _deliver(arrays: Iterator[np.ndarray], device: str) -> Batches:
-    """Host arrays as they are, or copied to the GPU through one pinned buffer that is reused."""
+    """Yields host arrays as they are, or copied to the GPU through one pinned buffer that is reused."""
     if device == "cpu":
         yield from arrays
         return
@@ -45,7 +45,7 @@ def _pipeline(device: str, batch_size: int, threads: int) -> Any:
 
 
 def _dali_batches(pipe: Any, device: str) -> Batches:
-    """What a pipeline delivers, without a copy."""
+    """Yields what a pipeline delivers, without a copy."""
     while True:
         (out,) = pipe.run()
         if device == "cpu":
@@ -163,7 +163,7 @@ READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
 
 
 def to_host(batch: Any) -> np.ndarray:
-    """A batch in host memory, for its checksums."""
+    """Returns a batch in host memory, for its checksums."""
     array = batch if isinstance(batch, np.ndarray) else batch.numpy()
     assert array.shape[-2:] == (LAT, LON), array.shape
     return array

@@ -3,9 +3,9 @@
     python tests/bench/rechunk.py                                         # rechunker only where it works with this zarr-python
     python tests/bench/rechunk.py --rechunker-python OTHER/bin/python     # of an environment with rechunker and zarr-python 2
 
-Every run is a process of its own; imports don't count. Runs alternate, so that what else the machine does is shared: ratios are of
-neighbouring runs, and the median of them is told. Stores are Zarr v2, which all of them write. Page caches are warm. Memory is the
-most that a run takes beyond what the process holds when all is imported.
+Every run is a process of its own; imports don't count. Runs alternate, so that other work of the machine disturbs all
+alike. Ratios are of neighbouring runs, and their median is reported. Stores are Zarr v2, which all tools write. Page
+caches are warm. Memory is the most that a run takes beyond what the process holds after its imports.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CASES: dict[str, tuple[tuple[int, int, int], tuple[int, int, int], int]] = {
     "split": ((10, 721, 1440), (1, 721, 1440), 1 << 30),
     "merge": ((1, 721, 1440), (10, 721, 1440), 1 << 30),
     "cross": ((1, 721, 1440), (1 << 30, 72, 72), 2 << 30),
-    # Memory for a part of the data: xarray over Dask takes what it takes.
+    # Memory for a part of the data. xarray over Dask doesn't keep to the limit.
     "tight": ((1, 721, 1440), (1 << 30, 72, 72), 256 << 20),
 }
 TOOLS = ("dali_zarr", "xarray", "rechunker")
 
 
 def write(path: Path, fields: int, chunks: tuple[int, int, int]) -> None:
-    """Weather-like fields: smooth, quantised to 16 bits as GRIB packing does."""
+    """Writes weather-like fields: smooth, quantised to 16 bits as GRIB packing does."""
     import numcodecs
     import numpy as np
     import zarr
@@ -91,7 +91,7 @@ def rechunker(source: str, target: str, chunks: tuple[int, ...], memory: int, wo
     array = zarr.open_group(source, mode="r")["a"]
     extents = tuple(min(n, length) for n, length in zip(chunks, array.shape, strict=True))
     plan = rechunker.rechunk(
-        # What it takes is the memory of each task.
+        # rechunker takes the memory of each task.
         array, extents, memory // workers, target, temp_store=target + ".temporary",
         target_options={"compressor": numcodecs.Blosc("lz4", 5, 1)},
     )
@@ -101,7 +101,7 @@ def rechunker(source: str, target: str, chunks: tuple[int, ...], memory: int, wo
 
 
 def resident(field: str) -> int:
-    """Bytes of this process in memory: ``VmRSS`` now, or ``VmHWM`` at most."""
+    """Returns the bytes of this process in memory: now (``VmRSS``), or at most so far (``VmHWM``)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":"))
 
@@ -123,7 +123,7 @@ def one(args: argparse.Namespace) -> None:
     run = {"dali_zarr": dali_zarr, "xarray": xarray, "rechunker": rechunker}[tool]
     imported(tool)
     before = resident("VmRSS")
-    # Imports may have taken more for a moment.
+    # Resets VmHWM: imports may have taken more memory for a moment.
     Path("/proc/self/clear_refs").write_text("5")
     warm = args.data / f"warm-{tool}"
     for path in (warm, Path(f"{warm}.temporary")):
@@ -136,7 +136,7 @@ def one(args: argparse.Namespace) -> None:
 
 
 def same(one: Path, other: Path, name: str) -> bool:
-    """Whether the target has the bits of the source."""
+    """Returns whether the target has the bits of the source."""
     import zarr
 
     source = zarr.open_group(str(one), mode="r", zarr_format=2)["a"]

@@ -39,11 +39,12 @@ DEFAULT = ["v3-none", "v3-zstd", "v3-zstd-shards", "v3-zstd-small"]
 
 
 def memory(what: str) -> int:
-    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    """Returns ``VmRSS`` or ``VmHWM`` of this process, in bytes."""
     return int(re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 
-# ---- the readers: what is built, as an iterator of batches in host memory or on the GPU, and the counters ----
+# ---- the readers: each returns an iterator of batches in host memory or on the GPU, and a function for its counters,
+# or None ----
 
 
 def ours(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
@@ -66,7 +67,8 @@ def ours(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
 
 
 def by_index(args: argparse.Namespace, read, ahead: int) -> Iterator[Any]:
-    """What readers of slices give, with so many of them asked for ahead; copied to the GPU if that is where batches go."""
+    """Yields batches of a reader of slices, which is asked for ``ahead`` slices in advance. They are copied to the GPU
+    if batches go there."""
     if args.device == "gpu":
         from support.cuda import PinnedCopy
     waiting: list[Any] = []
@@ -91,7 +93,7 @@ def zarr_obstore(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any
     zarr.config.set({"async.concurrency": args.concurrency})
     store = ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
     array = zarr.open_array(store, path="field", mode="r")
-    # A thread for the batch after this one, as a loader would have it.
+    # Threads for the batches after this one, as a loader would have them.
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(4)
@@ -147,7 +149,7 @@ def one(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str,
     result = {"rate": batches * args.batch_size / seconds, "first": first, "memory": memory("VmHWM") - before}
     if counters:
         c = counters()
-        # Those under way belong to chunks that aren't counted either.
+        # Requests under way aren't counted: they belong to chunks that aren't counted either.
         ended = opened + c["reads"] + c["index_reads"] + c["requests_retried"] + c["requests_hedged"]
         result |= {"requests": ended / c["chunks_read"], "chunks": c["chunks_read"]}
     for later in range(number, number + 4):
@@ -164,7 +166,7 @@ def one(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str,
 
 
 def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds and processor seconds of epochs once caches are full, by where chunks come from."""
+    """Returns the median seconds and processor seconds of epochs once caches are full, by where chunks come from."""
     import dali_zarr
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
@@ -182,7 +184,7 @@ def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
         for way, how in ways.items():
             pipe = Pipeline(args.batch_size, num_threads=1, device_id=0 if args.device == "gpu" else None, prefetch_queue_depth=1)
             with pipe:
-                # Chunks aren't kept decoded, and what is prepared for the next epoch when one ends is little.
+                # Small limits: chunks aren't kept decoded, and little is prepared for the next epoch when one ends.
                 limits = {"host_memory_limit": limit, "prefetch_queue_depth": 2, "io_concurrency": args.concurrency}
                 pipe.set_outputs(fn.zarr_reader(arrays=["field"], device=args.device, **how, **limits))
             pipe.build()
@@ -205,7 +207,7 @@ def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
             return dali_zarr.counters(readers[way]).popitem()[1][what]
 
         for way in ways:
-            # What the disk is too slow for at first comes to be kept in later epochs.
+            # A chunk that the disk was too slow to keep in the first epoch is kept in a later one.
             for _ in range(10):
                 before = counted(way, "requests")
                 epoch(way, check=True)
@@ -231,7 +233,7 @@ def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def caches(program: Path, store: Store, args: argparse.Namespace) -> bool:
-    """Cached epochs of one store beside local ones; whether it failed."""
+    """Measures cached epochs of one store beside local ones. Returns whether it failed."""
     with serving(program, store.path.parent, 0) as url:
         found = in_process(["--one-cached", store.name, f"{url}/{store.path.name}"], args)
     if "failed" in found:
@@ -320,7 +322,7 @@ def main() -> int:
 
 @contextmanager
 def serving(program: Path, root: Path, latency: int) -> Iterator[str]:
-    """The URL of a server that waits so many milliseconds before each answer."""
+    """Starts a server that waits ``latency`` milliseconds before each answer; gives its URL."""
     server = subprocess.Popen([program, "serve", root, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield server.stdout.readline().strip()
@@ -330,13 +332,13 @@ def serving(program: Path, root: Path, latency: int) -> Iterator[str]:
 
 
 def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> bool:
-    """One store at one latency; whether the reader failed."""
+    """Measures one store at one latency. Returns whether the reader failed."""
     chunks = store.path / "field" / "c"
     objects = [f.relative_to(store.path.parent) for t in range(args.epoch) for f in (chunks / str(t)).rglob("*") if f.is_file()]
     sizes = [(store.path.parent / f).stat().st_size for f in objects]
     with serving(program, store.path.parent, latency) as url:
         rates = []
-        # Once more than is measured, so that the server has the files in memory.
+        # The first download isn't counted: after it the server has the files in memory.
         for number in range(args.repeats + 1):
             done = subprocess.run(
                 [program, "download", url, str(args.concurrency), str(args.seconds if number else 1)],

@@ -51,7 +51,7 @@ DEFAULT = [name for name in STORES if name not in ("v2-blosc-lz4-37", "v3-zstd-s
 
 
 def dtype_of(name: str) -> str:
-    """The type of a store's values."""
+    """Returns the type of a store's values."""
     return STORES[name].get("dtype", "float32")
 
 
@@ -73,15 +73,15 @@ class Store:
 
 
 def checksum(field: np.ndarray) -> int:
-    """CRC-32 of a field's bytes; zlib's lets go of the interpreter lock."""
+    """Returns the CRC-32 of a field's bytes. zlib releases the interpreter lock meanwhile."""
     return zlib.crc32(np.ascontiguousarray(field))
 
 
 def lengthen(path: Path, count: int, epoch: int) -> None:
     """Makes ``count`` written steps into ``epoch``: step i is a hard link to step i % count.
 
-    To every reader they are different chunks, so that nothing is answered from a cache of decoded ones, while the page
-    cache holds each once.
+    To every reader they are different chunks, so that none comes from a cache of decoded chunks. The page cache holds
+    each file once.
     """
     array = zarr.open_array(str(path), path="field", mode="r+")
     array.resize((epoch, *array.shape[1:]))
@@ -98,7 +98,8 @@ def lengthen(path: Path, count: int, epoch: int) -> None:
 
 
 def prepare(folder: Path, names: list[str], count: int, epoch: int, threads: int) -> list[Store]:
-    """Writes those of the stores that aren't there yet: ``count`` different fields, ``epoch`` steps."""
+    """Writes the stores that aren't there yet, with ``count`` different fields and ``epoch`` steps. Returns all of
+    them."""
     folder.mkdir(parents=True, exist_ok=True)
     fields: np.ndarray | None = None
     done = []
@@ -126,7 +127,7 @@ def prepare(folder: Path, names: list[str], count: int, epoch: int, threads: int
 
 
 def _steps(fields: np.ndarray, name: str) -> np.ndarray:
-    """The fields as a store holds them: as counts of 16 bits, or several to a step."""
+    """Returns the fields as a store holds them: as they are, as integers of 16 bits, or several to a step."""
     if np.dtype(dtype_of(name)).kind == "u":
         low, high = float(fields.min()), float(fields.max())
         return np.round((fields - low) * (65_535 / (high - low))).astype(dtype_of(name))

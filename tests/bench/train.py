@@ -24,8 +24,9 @@ BEGIN = time.monotonic()
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-# Name, pairs of times or single ones, GB/s that the model shall ask for, and where the search for it starts: patch and width.
-# Patches of 4 x 4 give a model that is bound by matrix products, full resolution one that is bound by memory.
+# By name: whether samples are pairs of times, the GB/s that the model should ask for, and the patch and the width at
+# which the search for the model starts. Patches of 4 x 4 give a model that is bound by matrix products, full resolution
+# one that is bound by memory.
 DEMANDS: dict[str, tuple[bool, float, int, int]] = {
     "single": (False, 8.9, 2, 64),
     "pairs10": (True, 10.7, 4, 256),
@@ -33,7 +34,7 @@ DEMANDS: dict[str, tuple[bool, float, int, int]] = {
 }
 STORES = ("none", "zstd", "blosc-lz4")
 ORDERS = ("in-order", "shuffled", "short-epochs")
-# What --small takes instead where nothing else is asked for.
+# The defaults of --small.
 SMALL = {
     "grid": (32, 64), "samples": 12, "stores": "none,zstd", "devices": "auto,cpu", "seconds_per_bar": 0.3, "queues": 2,
     "demand_scale": 0.001, "time_limit": 50.0,
@@ -101,13 +102,13 @@ def arguments() -> argparse.Namespace:
 
 
 def reason(error: Exception) -> str:
-    """The line of an error that says why. DALI puts other lines around the reader's own."""
+    """Returns the line of an error that says why. DALI puts other lines around the reader's own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return next((line for line in lines if "zarr_reader:" in line), lines[0])[:300]
 
 
 def write_stores(args: argparse.Namespace) -> None:
-    """In a process of its own: this one must not fork workers once CUDA is up."""
+    """Writes missing stores in a process of its own: this process must not fork workers once CUDA is initialised."""
     from train_stores import missing
 
     if not missing(args.data, args.stores, args.samples, args.channels, args.grid):
@@ -154,18 +155,18 @@ class Runs:
         }
 
     def left(self) -> float:
-        """Seconds until the time limit, the least of all processes."""
+        """Returns the seconds until the time limit, the least of all processes."""
         return -self.ranks.largest(-(self.args.time_limit - (time.monotonic() - BEGIN)))
 
     def save(self) -> None:
-        """Writes what there is; a reader of the file never finds half of it."""
+        """Writes the results so far. A program that reads the file never finds half of it."""
         if self.ranks.rank == 0:
             new = self.args.output / "results.json.new"
             new.write_text(json.dumps(self.results, indent=1))
             new.replace(self.args.output / "results.json")
 
     def stream(self) -> Any:
-        """The stream that training runs on."""
+        """Returns a context with the stream that training runs on."""
         import torch
 
         return torch.cuda.stream(self.high) if self.high else nullcontext()
@@ -182,7 +183,7 @@ class Runs:
         )
 
     def model(self, demand: str, setting: Any) -> tuple[Any, Any, float]:
-        """The model of a demand, trained a little, its fixed batches, and the seconds of its step."""
+        """Returns the model of a demand, trained a little, its fixed batches, and the seconds of its step."""
         from train_model import ModelSpec, Trainer, calibrate, step_seconds, synthetic
 
         _, gbps, patch, width = DEMANDS[demand]
@@ -206,7 +207,7 @@ class Runs:
         return trainer, fixed, step
 
     def row(self, store: str, demand: str, decode: str, limit: int | None, trained: Any) -> dict[str, Any]:
-        """Measures one row; what the reader refuses is its result."""
+        """Measures one row. If the reader refuses it, its error is the result."""
         import torch
         from train_gpu import profile
         from train_measure import loading, training
@@ -267,7 +268,7 @@ class Runs:
                 self.search = max(self.search, self.ranks.largest(time.monotonic() - begin))
                 begin = time.monotonic()
             rows = self.ranks.gather(self.row(store, demand, decode, limit, trained))
-            # A row that was refused took no time; it says nothing of the next.
+            # The longest row counts: a row that was refused took no time, which says nothing about the next one.
             self.longest = max(self.longest, self.ranks.largest(time.monotonic() - begin))
             if self.ranks.rank == 0:
                 from train_report import joined

@@ -53,7 +53,8 @@ def _bars(plt: Any, rows: list[dict[str, Any]], machine: str) -> Any:
         for x, row in enumerate(mine):
             axis.text(x - 0.27, row["delivered_gbps"], f"{row['ratio']:.3f}", ha="center", va="bottom", fontsize=8)
         asked = max(row["asked_gbps"] for row in mine)
-        # Loading alone may be many times as fast; what matters is near what training asks for. A bar that is cut has its number.
+        # Loading alone may be many times as fast, but the interesting part is near what training asks for. So bars are
+        # cut; a cut bar shows its number.
         axis.set_ylim(0, 2.2 * asked)
         for x, row in enumerate(mine):
             if (alone := row.get(keys["loading only"], 0.0)) > 2.2 * asked:

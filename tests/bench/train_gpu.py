@@ -42,11 +42,12 @@ class Clocks:
             self.process = None
 
     def position(self) -> int:
-        """Where the log ends now."""
+        """Returns where the log ends now."""
         return self.file.stat().st_size if self.process else 0
 
     def since(self, position: int) -> dict[str, float] | None:
-        """Least and median clocks, power, the highest temperature and all reasons for throttling since a position."""
+        """Returns least and median clocks, median power, the highest temperature and all reasons for throttling since a
+        position."""
         if not self.process:
             return None
         with open(self.file) as f:
@@ -81,13 +82,14 @@ def _is_number(text: str) -> bool:
 
 
 def kernel_class(name: str) -> str:
-    """The class of a kernel or copy by its name; what no rule names is elementwise work, reductions and pooling."""
+    """Returns the class of a kernel or copy by its name. Kernels that no rule names do elementwise work, reductions or
+    pooling."""
     lower = name.lower()
     return next((label for label, words in _CLASSES if any(word in lower for word in words)), "elementwise")
 
 
 def union(intervals: list[tuple[float, float]]) -> float:
-    """Length of the time that at least one of the intervals covers."""
+    """Returns the length of the time that at least one of the intervals covers."""
     covered, end = 0.0, float("-inf")
     for begin, until in sorted(intervals):
         if until > end:
@@ -97,7 +99,8 @@ def union(intervals: list[tuple[float, float]]) -> float:
 
 
 def summarise(kernels: list[tuple[str, float, float]], steps: int) -> dict[str, Any]:
-    """Milliseconds of a step by class from (name, begin, end) in microseconds: sums, and the time that something ran.
+    """Returns the milliseconds of a step by class, from (name, begin, end) in microseconds: sums, and the time that
+    something ran.
 
     Kernels that run side by side each count in full in the sums; ``busy`` counts such time once.
     """
@@ -124,7 +127,8 @@ def summarise(kernels: list[tuple[str, float, float]], steps: int) -> dict[str, 
 
 
 def profile(step: Callable[[], None], steps: int) -> dict[str, Any]:
-    """GPU time of ``steps`` steps by class of kernel, or why it can't be had. Profiled steps are slower than others."""
+    """Returns the GPU time of ``steps`` steps by class of kernel, or why there is none. Profiled steps are slower than
+    others."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
 

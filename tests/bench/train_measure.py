@@ -34,7 +34,7 @@ class Marks:
             self.points.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """Between neighbouring points. Waits for the last one."""
+        """Returns the seconds between neighbouring points. Waits for the last one."""
         if self.cuda:
             self.points[-1].synchronize()
             return [a.elapsed_time(b) / 1e3 for a, b in zip(self.points, self.points[1:])]
@@ -51,7 +51,8 @@ class Bar:
     cores: float = 0.0  # processors that this process kept busy
     steady: bool = True
     counters: dict[str, float] = field(default_factory=dict)
-    # From rest to rest, the steps before the bar included: a short bar may take batches that were all prepared before it.
+    # Changes of counters from rest to rest, the steps before the bar included. A short bar alone may take only batches
+    # that were prepared before it.
     at_rest: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -65,7 +66,7 @@ class Bar:
 
     @property
     def decoded_per_batch(self) -> float:
-        """Chunks that were read for a batch."""
+        """Chunks that were read for a batch, on average."""
         return self.at_rest["chunks_read"] / max(1, self.at_rest["batches"])
 
     @property
@@ -92,7 +93,8 @@ def _processor_seconds() -> float:
 
 
 def _run(work: Callable[[list[torch.Tensor]], None], fetch: Fetch, segment: int, segments: int, cuda: bool, ahead: int) -> Bar:
-    """``segments`` times ``segment`` steps. ``ahead`` > 0 bounds how many steps the host is before the GPU, without a stall."""
+    """Runs ``segments`` times ``segment`` steps. ``ahead`` > 0 bounds how many steps the host is ahead of the GPU,
+    without a stall."""
     marks, fetching, done = Marks(cuda), 0.0, []
     used, begin = _processor_seconds(), time.perf_counter()
     marks.mark()
@@ -116,7 +118,7 @@ def _run(work: Callable[[list[torch.Tensor]], None], fetch: Fetch, segment: int,
 
 
 def _steady(seconds: list[float]) -> int:
-    """The first segment from which the pace is that of the second half, within 3 %."""
+    """Returns the first segment from which on the pace is that of the second half, within 3 %."""
     late = statistics.median(seconds[len(seconds) // 2 :])
     for i in range(len(seconds) // 2):
         if abs(statistics.fmean(seconds[i : i + 2]) / late - 1) < 0.03:
@@ -145,7 +147,8 @@ def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, pla
     if pace * queue < 2 * seconds:
         second = _run(work, source.fetch, queue, 1, cuda, plan.run_ahead)
         pace = plan.agree(second.step)
-    # At least some queues' lengths, but a slow reader must not hold up all others: then the row says how many there were.
+    # At least ``plan.queues`` times the queue, but a slow reader must not hold up all others. The row says how many
+    # steps there were.
     steps = max(seconds / pace, min(plan.queues * queue, 2 * seconds / pace))
     segment = max(1, min(queue // 2, int(steps / 8)))
     segments = max(4, round(steps / segment))
@@ -170,7 +173,7 @@ def measure_synthetic(trainer: Trainer, fetch: Fetch, plan: Plan, seconds: float
 
 
 def _rates(bar: Bar, source: Source) -> dict[str, float]:
-    """GB/s of a real bar, and the decoded bytes of a step by the reader's counters."""
+    """Returns the GB/s of a real bar, and the decoded bytes of a step by the reader's counters."""
     setting = source.setting
     decoded = bar.decoded_per_batch * 4 * setting.grid[0] * setting.grid[1]
     return {
@@ -182,7 +185,7 @@ def _rates(bar: Bar, source: Source) -> dict[str, float]:
 
 
 def _where(counters: dict[str, float]) -> dict[str, float]:
-    """Shares of the chunks by where they were decoded."""
+    """Returns the shares of the chunks by where they were decoded."""
     ends = {
         "cpu": counters["chunks_decoded_cpu"], "gpu": counters["chunks_decoded_gpu"],
         "uncompressed": counters["chunks_uncompressed"],
@@ -192,7 +195,7 @@ def _where(counters: dict[str, float]) -> dict[str, float]:
 
 
 def loading(source: Source, plan: Plan) -> dict[str, Any]:
-    """The reader alone: batches are dropped as soon as they are there."""
+    """Measures the reader alone: batches are dropped as soon as they are there."""
     plan.barrier()
     bar = measure_real(lambda batch: None, source, plan, plan.seconds / 2)
     rates = _rates(bar, source)
@@ -204,7 +207,8 @@ def loading(source: Source, plan: Plan) -> dict[str, Any]:
 
 
 def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: float) -> dict[str, Any]:
-    """Synthetic and real data in turns: A B A, or A B A B A with two turns. ``step``: about the seconds of a synthetic step."""
+    """Measures synthetic (A) and real data (B) in turns: A B A, or A B A B A with two turns. ``step``: about the
+    seconds of a synthetic step."""
     synthetic: list[Bar] = []
     real: list[Bar] = []
     idle = True

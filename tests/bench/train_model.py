@@ -63,7 +63,7 @@ class UNet(nn.Module):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a training needs to know beside the model: the batches, where it runs and how."""
+    """What training needs to know beside the model: the batches, where it runs and how."""
 
     batch_size: int
     channels: int
@@ -77,12 +77,13 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """bfloat16 on a GPU; CPUs without it would be measured for their emulation."""
+        """bfloat16 on a GPU. On the CPU float32: a CPU without bfloat16 would emulate it, and the emulation would be
+        measured."""
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of the fields of one time."""
+        """Bytes of a sample's fields of one time."""
         return 4 * self.channels * self.grid[0] * self.grid[1]
 
     @property
@@ -92,12 +93,13 @@ class Setting:
 
 
 def _flat_gradients(net: torch.nn.Module) -> torch.Tensor:
-    """One tensor whose parts are the gradients of all parameters. Its mean over processes can be captured in a CUDA graph."""
+    """Returns one tensor whose parts are the gradients of all parameters. A CUDA graph can capture its mean over
+    processes."""
     parameters = list(net.parameters())
     flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
     at = 0
     for p in parameters:
-        # Like the parameter in memory, as the optimizer wants it.
+        # The optimizer wants gradients with the same strides as the parameter.
         p.grad = flat[at : at + p.numel()].as_strided(p.shape, p.stride())
         at += p.numel()
     return flat
@@ -156,7 +158,7 @@ class Trainer:
         self.graph.replay()
 
     def warm_up(self, batch: list[torch.Tensor], steps: int = 4) -> None:
-        """The steps in which cuDNN chooses its algorithms; with CUDA graphs also the capture."""
+        """Runs the steps in which cuDNN chooses its algorithms; with CUDA graphs also captures one."""
         if self.setting.cuda_graphs:
             self._capture(batch, steps)
         else:
@@ -166,7 +168,8 @@ class Trainer:
             self.step(batch)
 
     def _capture(self, batch: list[torch.Tensor], steps: int) -> None:
-        """On a stream of its own, since the default one can't be captured. Captured kernels keep that stream's priority."""
+        """Captures a step on a stream of its own, since the default one can't be captured. Captured kernels keep that
+        stream's priority."""
         here = torch.cuda.current_stream()
         stream = torch.cuda.Stream(priority=here.priority)
         self.inputs = [t.clone() for t in batch]
@@ -183,7 +186,8 @@ class Trainer:
 
 
 def synthetic(setting: Setting, count: int = 3) -> Callable[[], list[torch.Tensor]]:
-    """A function that gives one of ``count`` fixed batches after the other, more than the GPU's caches hold."""
+    """Returns a function that gives one of ``count`` fixed batches after the other. Together they exceed the GPU's
+    caches."""
     shape = (setting.batch_size, setting.channels, *setting.grid)
     draw = torch.Generator(device=setting.device).manual_seed(1)
     mean = torch.tensor(setting.mean, device=setting.device).reshape(1, -1, 1, 1)
@@ -205,8 +209,8 @@ def synthetic(setting: Setting, count: int = 3) -> Callable[[], list[torch.Tenso
 def step_seconds(
     trainer: Trainer, fetch: Callable[[], list[torch.Tensor]], seconds: float, agree: Callable[[float], float] = float
 ) -> float:
-    """Seconds of a step on synthetic data, of as many as fit the time, at least four. Processes that average gradients must
-    ``agree`` on one number of steps."""
+    """Returns the mean seconds of a step on synthetic data. It takes as many steps as fit into ``seconds``, at least
+    four. Processes that average gradients must ``agree`` on one number of steps."""
 
     def timed(steps: int) -> float:
         cuda = trainer.setting.device.type == "cuda"
@@ -223,9 +227,11 @@ def step_seconds(
 
 
 def calibrate(start: ModelSpec, setting: Setting, gbps: float, seconds: float) -> tuple[ModelSpec, float]:
-    """A model near ``start`` whose training asks for ``gbps`` of delivered data, and what it asks for.
+    """Searches a model near ``start`` whose training asks for ``gbps`` of delivered data. Returns it, and the GB/s that
+    it asks for.
 
-    First the width, in multiples of 8, that comes nearest from the fast side; then layers at the coarsest scale fill the rest.
+    First it finds the width, in multiples of 8, that comes nearest from the fast side. Then layers at the coarsest
+    scale fill the rest.
     """
     target = setting.step_bytes / gbps / 1e9
     setting = replace(setting, distributed=False)

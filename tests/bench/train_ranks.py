@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 
 class Ranks:
-    """This process's place among all. Numbers are agreed upon through gloo, on the CPU: the GPU's streams aren't touched."""
+    """This process's place among all. Processes agree on numbers through gloo, on the CPU: the GPU's streams aren't
+    touched."""
 
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -29,7 +30,7 @@ class Ranks:
             dist.barrier(self.cpu)
 
     def largest(self, number: float) -> float:
-        """The largest of all processes' numbers, in each of them."""
+        """Returns, in each process, the largest of all processes' numbers."""
         if self.world == 1:
             return number
         value = torch.tensor([number], dtype=torch.float64)
@@ -37,14 +38,14 @@ class Ranks:
         return float(value.item())
 
     def first(self, make: Callable[[], Any]) -> Any:
-        """What the first process makes, in all of them."""
+        """Returns, in all processes, what the first one makes."""
         held = [make() if self.rank == 0 else None]
         if self.world > 1:
             dist.broadcast_object_list(held, src=0, group=self.cpu)
         return held[0]
 
     def gather(self, item: Any) -> list[Any]:
-        """The items of all processes, in the first one; elsewhere an empty list."""
+        """Returns the items of all processes in the first one; elsewhere an empty list."""
         if self.world == 1:
             return [item]
         items: list[Any] | None = [None] * self.world if self.rank == 0 else None

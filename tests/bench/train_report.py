@@ -7,14 +7,14 @@ from typing import Any
 
 from train_draw import memory_text
 
-# Of several processes: rates and amounts add up, the slowest decides times.
+# How rows of several processes are joined: rates and amounts add up, the slowest process decides times.
 _SUMS = ("delivered_gbps", "decoded_gbps", "asked_gbps", "loading_gbps", "loading_decoded_gbps", "cores", "waits", "wait_seconds")
 _LARGEST = ("real_ms", "synthetic_ms", "synthetic_spread", "real_spread", "loading_spread", "tax_ms_per_decoded_gb")
 _MEANS = ("ratio", "share_cpu", "share_gpu", "share_uncompressed", "decoded_per_delivered", "fetching_share")
 
 
 def joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row of all processes' rows for the same measurement; ``ranks`` keeps each."""
+    """Joins all processes' rows for the same measurement to one row; ``ranks`` keeps each."""
     failed = [row for row in rows if "failed" in row]
     if len(rows) == 1 or failed:
         return (failed or rows)[0]
@@ -39,7 +39,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _beside(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
-    """The ratio of uncompressed data under the same model and memory limit."""
+    """Returns the ratio of uncompressed data with the same model and memory limit; None where it wasn't measured."""
     for other in rows:
         same = all(other[key] == row[key] for key in ("demand", "memory_limit"))
         if same and other["store"] == "none" and "ratio" in other:
@@ -48,7 +48,7 @@ def _beside(row: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
 
 
 def line(rows: list[dict[str, Any]]) -> str:
-    """The last row, as soon as it is there."""
+    """Formats the last of the rows as a line, to be printed as soon as it is there."""
     row = rows[-1]
     if "failed" in row:
         return f"{_name(row)}  failed: {row['failed']}"
@@ -72,7 +72,7 @@ def line(rows: list[dict[str, Any]]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """All rows as a table of Markdown."""
+    """Formats all rows as a table of Markdown."""
     head = (
         "| demand | store | decode_device | memory limit | real / synthetic | spread | tax, ms/GB | delivered of asked, GB/s "
         "| decoded, GB/s | on CPU | loading alone, GB/s | GPU memory, GiB |"

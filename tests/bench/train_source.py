@@ -1,4 +1,4 @@
-"""Where real batches come from: a DALI pipeline of one zarr_reader, as its documentation shows it to users of PyTorch."""
+"""The source of real batches: a DALI pipeline of one zarr_reader, as its documentation shows it to users of PyTorch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from train_model import Setting
 
-# A store is read as this many stores, one after the other: the chunks of an epoch are all different to the reader, which has no
-# memory for them, while the page cache holds each once.
+# A store is given this many times, as stores that follow each other. To the reader all chunks of such an epoch are
+# different, and it has no memory to keep them all. The page cache holds each once.
 REPEATED = 32
-# In order a chunk of a pair (t, t+1) is decoded once and delivered twice. Shuffled over a long epoch it is decoded nearly twice.
-# In short epochs, of the store's own samples, it depends on the reader's memory how many pairs find their chunks decoded.
+# In order, a chunk of a pair (t, t+1) is decoded once and delivered twice. Shuffled over a long epoch, it is decoded
+# nearly twice. In short epochs, of the store's own samples, the reader's memory decides how many pairs find their
+# chunks decoded.
 ORDERS = ("in-order", "shuffled", "short-epochs")
 COUNTERS = (
     "chunks_read", "chunks_decoded_cpu", "chunks_decoded_gpu", "chunks_uncompressed", "chunks_from_memory", "chunks_failed",
@@ -43,13 +44,13 @@ class Read:
 
 
 def resident_bytes() -> int:
-    """Host memory of this process, page-locked memory included."""
+    """Returns the bytes of host memory of this process, page-locked memory included."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * 4096
 
 
 def device_bytes(device: torch.device) -> int:
-    """Memory of the GPU that is in use, apart from what PyTorch has taken for training."""
+    """Returns the bytes of GPU memory in use, without those that PyTorch has reserved for training."""
     if device.type != "cuda":
         return 0
     free, total = torch.cuda.mem_get_info(device)
@@ -57,7 +58,8 @@ def device_bytes(device: torch.device) -> int:
 
 
 class Source:
-    """An endless stream of batches, lists of tensors (batch, channel, latitude, longitude): now, and with pairs the next time."""
+    """An endless stream of batches. A batch is a list of tensors (batch, channel, latitude, longitude): of one time,
+    and with pairs also of the next time."""
 
     def __init__(self, read: Read, setting: Setting):
         self.read, self.setting = read, setting
@@ -89,23 +91,24 @@ class Source:
         self._before = before
 
     def fetch(self) -> list[torch.Tensor]:
-        """The next batch; its tensors are valid on the current stream, no copy is made."""
+        """Returns the next batch. Its tensors are valid on the current stream; no copy is made."""
         (batch,) = next(self.batches)
         self._fetched += 1
         return [batch[name] for name in self.names]
 
     def memory(self) -> dict[str, int]:
-        """Bytes that the host and the GPU hold more than before the reader was made."""
+        """Returns how many more bytes the host and the GPU hold than before the reader was made."""
         host, gpu = self._before
         return {"host_bytes": resident_bytes() - host, "gpu_bytes": device_bytes(self.setting.device) - gpu}
 
     def counters(self) -> dict[str, float]:
-        """The reader's counters that the benchmark tells."""
+        """Returns the reader's counters that the benchmark reports."""
         counters = dali_zarr.counters(self.pipe)["reader"]
         return {name: counters[name] for name in COUNTERS}
 
     def settle(self, longest: float = 5.0) -> bool:
-        """Waits until all queues are full and nothing is read or decoded; whether that came within ``longest`` seconds.
+        """Waits until all queues are full and nothing is read or decoded. Returns whether that happened within
+        ``longest`` seconds.
 
         Then counters are those of whole batches: every chunk that was read belongs to a batch that is counted.
         """
@@ -121,7 +124,8 @@ class Source:
         return False
 
     def close(self) -> None:
-        """Frees what the reader holds, and what DALI would keep for the next pipeline: it would be missing in that one's memory."""
+        """Frees what the reader holds, and what DALI would keep for the next pipeline. Otherwise the memory that is
+        measured for the next one would be too small."""
         del self.batches, self.pipe
         gc.collect()
         if self.setting.device.type == "cuda":
@@ -140,7 +144,7 @@ class Oracle:
             raise ValueError(f"{path}: expected samples that differ in their first row")
 
     def check(self, batch: list[torch.Tensor]) -> str | None:
-        """None where all values are right, else what is wrong."""
+        """Returns None if all values are right, else what is wrong."""
         arrays = [t.cpu().numpy() for t in batch]
         for i in range(len(arrays[0])):
             time_step = self.times.get(np.ascontiguousarray(arrays[0][i, 0, 0]).tobytes())

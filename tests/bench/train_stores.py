@@ -34,18 +34,18 @@ SCALES = ((280.0, 15.0), (5.0, 12.0), (0.5, 9.0), (255.0, 12.0), (54000.0, 3000.
 
 
 def scales(channels: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel."""
+    """Returns the mean and the standard deviation of each channel."""
     pairs = [SCALES[c % len(SCALES)] for c in range(channels)]
     return [m for m, _ in pairs], [s for _, s in pairs]
 
 
 def folder_of(folder: Path, name: str, samples: int, channels: int, grid: tuple[int, int]) -> Path:
-    """Where the store of this name and size lies."""
+    """Returns where the store of this name and size lies."""
     return folder / f"{name}-{samples}x{channels}x{grid[0]}x{grid[1]}.zarr"
 
 
 def sample(seed: int, time_step: int, channels: int, grid: tuple[int, int]) -> np.ndarray:
-    """The fields (channel, latitude, longitude) of one time, all different."""
+    """Makes the fields (channel, latitude, longitude) of one time, all different."""
     out = np.empty((channels, *grid), np.float32)
     for c, (mean, stddev) in enumerate(zip(*scales(channels))):
         rng = np.random.default_rng([seed, time_step, c])
@@ -62,13 +62,13 @@ def _write(paths: list[str], time_step: int, channels: int, grid: tuple[int, int
 
 
 def missing(folder: Path, names: list[str], samples: int, channels: int, grid: tuple[int, int]) -> dict[str, Path]:
-    """Those of the stores that aren't there yet."""
+    """Returns the stores that aren't there yet."""
     paths = {name: folder_of(folder, name, samples, channels, grid) for name in names}
     return {name: path for name, path in paths.items() if not path.with_suffix(".json").exists()}
 
 
 def prepare(folder: Path, names: list[str], samples: int, channels: int, grid: tuple[int, int], workers: int) -> None:
-    """Writes those of the stores that aren't there yet: ``samples`` times of ``channels`` fields, one field a chunk."""
+    """Writes the stores that aren't there yet: ``samples`` times of ``channels`` fields, one field a chunk."""
     folder.mkdir(parents=True, exist_ok=True)
     new = missing(folder, names, samples, channels, grid)
     if not new:

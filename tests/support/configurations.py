@@ -13,13 +13,13 @@ from zarr import codecs as zc
 
 from support.stores import DTYPES
 
-# Snappy too is one of the format, but numcodecs is built without it.
+# The format has Snappy too, but numcodecs is built without it.
 CNAMES = ("lz4", "lz4hc", "zstd", "zlib", "blosclz")
 
 
 @dataclass
 class Configuration:
-    """What zarr-python is told, in ``arguments``; ``text`` says the same to people."""
+    """A way to store an array: ``arguments`` for zarr-python, and ``text`` that says the same to people."""
 
     seed: int
     arguments: dict[str, Any] = field(default_factory=dict)

@@ -21,7 +21,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def use_primary_context() -> None:
-    """Makes device 0's primary context, which DALI and PyTorch share, the calling thread's."""
+    """Makes device 0's primary context current in the calling thread. DALI and PyTorch use this context too."""
     context, device = ctypes.c_void_p(), ctypes.c_int()
     _call("cuInit", 0)
     _call("cuDeviceGet", ctypes.byref(device), 0)
@@ -36,7 +36,7 @@ def synchronize() -> None:
 
 
 def memory_used() -> int:
-    """Bytes of device memory in use, by all processes."""
+    """Returns the bytes of device memory that all processes use."""
     use_primary_context()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -62,7 +62,7 @@ class PinnedCopy:
         return self
 
     def numpy(self) -> np.ndarray:
-        """What lies on the device, back in host memory."""
+        """Returns what lies on the device, copied to host memory."""
         out = np.empty(self.shape, self.dtype)
         _call("cuMemcpyDtoH_v2", ctypes.c_void_p(out.ctypes.data), self.device, ctypes.c_size_t(self.nbytes))
         return out

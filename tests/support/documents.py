@@ -1,6 +1,6 @@
-"""The documentation as tests see it: its pages, their code blocks with what is said of them, headings and links.
+"""The documentation as tests see it: its pages, their code blocks with their marks, headings and links.
 
-A comment in the line before a block says how it is tested::
+A comment in the line before a block says how the block is tested::
 
     <!-- test: compile, REASON -->  compiled only, and the arguments of its calls compared with the functions' own
     <!-- test: gpu -->              where there is no GPU it is run on the CPU
@@ -57,7 +57,7 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """The README, what GitHub shows beside it, and all of docs/."""
+    """Returns the README, the pages that GitHub shows beside it, and all of docs/."""
     beside = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "examples/study/README.md")
     return [page(path) for path in [*(ROOT / name for name in beside), *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 
@@ -80,7 +80,7 @@ def page(path: Path) -> Page:
 
 
 def missing_names(source: str) -> set[str]:
-    """Names that a program uses and doesn't make or import."""
+    """Returns names that a program uses and doesn't assign or import."""
     module = symtable.symtable(source, "block", "exec")
     made = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     used: set[str] = set()
@@ -93,7 +93,8 @@ def missing_names(source: str) -> set[str]:
 
 
 def slug(heading: str) -> str:
-    """A heading's anchor: GitHub's and that of MkDocs are the same where headings are letters, digits, hyphens and spaces."""
+    """Returns a heading's anchor. GitHub's and MkDocs' are the same for headings of letters, digits, hyphens and
+    spaces."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     return re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-")
 

@@ -1,4 +1,4 @@
-"""Stores that other programs write: what two references say that they hold, and whether the reader says the same."""
+"""Stores that other programs write. Two references say what they hold, and the reader must deliver the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import zarr
 from support.oracle import Oracle, Variable
 from support.pipelines import batches, build, check, same
 
-# ``make foreign`` sets it: it has installed every writer, so one that isn't there is a mistake and no reason to skip.
+# ``make foreign`` sets this variable. It has installed every writer, so a missing one is a mistake and no reason to
+# skip.
 REQUIRED = "DALI_ZARR_FOREIGN_REQUIRED"
 
 
@@ -29,7 +30,7 @@ def missing(writer: str) -> None:
 
 
 def writer(module: str) -> ModuleType:
-    """A module of a writer."""
+    """Imports a module of a writer."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
@@ -53,7 +54,7 @@ class Foreign:
     """Further arguments of the reader: ``mask_and_scale``, by default False."""
 
     def values(self) -> np.ndarray:
-        """What the references agree on, in native byte order; times are int64."""
+        """Returns the values that the references agree on, in native byte order; times are int64."""
         assert len(self.references) >= 2, f"{self.name}: one reference is none"
         (first, expected), *others = ((who, native(values)) for who, values in self.references.items())
         for who, values in others:
@@ -95,7 +96,7 @@ def xarray_values(path: Path, name: str, **options: Any) -> np.ndarray:
 
 
 def unpack(stored: np.ndarray, missing: float | None, scale: float = 1.0, offset: float = 0.0) -> np.ndarray:
-    """What stored integers mean that are packed by two floats in attributes: float64, as xarray has it, computed by hand."""
+    """Unpacks stored integers by hand, with the scale and the offset of the attributes: to float64, as xarray does."""
     values = stored.astype("float64") * scale + offset
     return values if missing is None else np.where(stored == missing, np.nan, values)
 
@@ -131,7 +132,8 @@ def compare(device: str, array: Foreign, seed: int = 0, tries: int = 4) -> None:
 
 
 def windows(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Arguments that cut an array of this shape into a few samples: every argument that chooses elements, now and then."""
+    """Draws arguments that cut an array of this shape into a few samples. Each argument that chooses elements comes now
+    and then."""
     cut = [int(k) for k in rng.permutation(len(shape))[: int(rng.integers(1, min(len(shape), 3) + 1))]]
     args: dict[str, list[Any]] = {key: [] for key in ("window", "step", "stride", "roi_start", "roi_end")}
     for k in cut:
@@ -140,7 +142,7 @@ def windows(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
         stride = int(rng.integers(1, 4)) if rng.random() < 0.4 else 1
         count = int(rng.integers(0, (high - low - 1) // stride + 2))
         args["window"].append(-1 if stride == 1 and rng.random() < 0.1 else count)
-        # A few windows along each: samples are many where dimensions are, not where arrays are long.
+        # A few windows along each dimension: many dimensions make many samples, long arrays don't.
         args["step"].append(int(rng.integers(1, 4)) + (high - low) // 4)
         args["stride"].append(stride)
         args["roi_start"].append(low - shape[k] if rng.random() < 0.3 and low else low)

@@ -33,7 +33,7 @@ def fields() -> np.ndarray:
 
 
 def make(path: Path, device: str = "cpu", batch_size: int = 4, **args: Any):
-    """A loader with small budgets; of the numbers, if no arrays are named."""
+    """Makes a loader with small memory limits. It reads the array ``n`` if no arrays are named."""
     from dali_zarr.torch import Loader
 
     limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})

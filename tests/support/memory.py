@@ -11,13 +11,13 @@ from dali_zarr.__main__ import main
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Returns the bytes of this process that are in memory."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak(words: list[str]) -> int:
-    """By how much memory grows while a command runs."""
+    """Runs a command; returns by how many bytes memory grew at most."""
     sys.argv = ["dali_zarr", *words]
     gc.collect()
     before = most = resident()
@@ -40,7 +40,7 @@ def peak(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # What is imported and started once doesn't count: the first command is on a small store.
+    # The first command, on a small store, imports and starts what is needed once. That doesn't count.
     first, second = " ".join(sys.argv[1:]).split(" -- ")
     peak(first.split())
     print(peak(second.split()))

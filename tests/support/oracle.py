@@ -75,7 +75,7 @@ def _dims_of(array: zarr.Array) -> list[str]:
         names = [None] * array.ndim
     while True:
         called = [n or f"dim_{i}" for i, n in enumerate(names)]
-        # Who shares a name has none.
+        # Dimensions that share a name count as having none.
         alone = [n if n and called.count(n) == 1 else None for n in names]
         if alone == list(names):
             return called
@@ -83,8 +83,8 @@ def _dims_of(array: zarr.Array) -> list[str]:
 
 
 def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
-    """An array as zarr-python reads it, or with ``mask_and_scale`` (None: if it is packed) as xarray does; native byte order,
-    times as int64."""
+    """Reads an array by zarr-python, or with ``mask_and_scale`` (None: if the array is packed) by xarray. Values are in
+    native byte order, times are int64."""
     array = zarr.open_group(path, mode="r")[name]
     if mask_and_scale or mask_and_scale is None and {"scale_factor", "add_offset"} & set(array.attrs):
         # Without Dask, whose graph and threads take longer than small arrays do.
@@ -99,7 +99,7 @@ def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
 
 
 def _filled(variable: Variable, fillna: float | Mapping[str, float] | None) -> Variable:
-    """With a value instead of NaN, as xarray's fillna has it."""
+    """Replaces NaNs by a value, as xarray's fillna does."""
     value = fillna.get(variable.name) if isinstance(fillna, Mapping) else fillna
     if value is None or variable.values.dtype.kind != "f":
         return variable
@@ -260,13 +260,15 @@ class Oracle:
         return sorted(found)
 
     def reach(self, k: int, start: int) -> tuple[int, int]:
-        """The elements along one of dims, from and to, that a sample with this start reads, all offsets together."""
+        """Returns which elements along one of dims a sample with this start reads, all offsets together: the first, one
+        past the last."""
         offsets = self.offsets if k == 0 else [0]
         return start + min(offsets), start + max(offsets) + (self.count[k] - 1) * self.stride[k] + 1
 
     def segment(self, k: int, start: int) -> tuple[int, int]:
-        """The elements along one of dims, from and to, that a sample with this start may read: between the breaks around
-        all that its windows hold of the region, or around its start where a break parts that, or where it is nothing."""
+        """Returns which elements along one of dims a sample with this start may read: the first, one past the last.
+        They are the segment that holds all that the sample's windows read of the region. Where a break divides that, or
+        where it is empty, they are the segment of the start."""
         first, end = self.reach(k, start)
         first, end = max(first, self.bounds[k][0]), min(end, self.bounds[k][-1])
         segments = list(itertools.pairwise(self.bounds[k]))
@@ -274,7 +276,8 @@ class Oracle:
         return around[0] if around else next((a, b) for a, b in segments if a <= start < b)
 
     def _places(self, k: int, jump: int, policy: str) -> list[int]:
-        """Where samples may start along one of dims: every ``jump`` elements of the region, under every policy."""
+        """Returns where samples may start along one of dims, every ``jump`` elements of the region. ``policy`` decides
+        about windows that reach beyond it."""
         places = range(self.bounds[k][0], self.bounds[k][-1], jump)
 
         def fits(start: int) -> bool:
@@ -302,7 +305,8 @@ class Oracle:
         return tuple(int(s[i]) for s, i in zip(self.starts, where))
 
     def _cut(self, v: Variable, start: Sequence[int], offset: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """The stored values of one array in one sample, which of them exist, and the dimensions that are left."""
+        """Returns the values of one array in one sample, which of them aren't padded, and the dimensions that are
+        left."""
         values, inside = v.values, np.ones((1,) * v.values.ndim, bool)
         for k, dim in enumerate(self.dims):
             if dim not in v.dims:
@@ -350,7 +354,7 @@ class Oracle:
         return self.sample_at(self.start(index))
 
     def sample_at(self, start: Sequence[int]) -> list[np.ndarray]:
-        """All outputs of a sample that starts there; the number of its segment may come before."""
+        """Returns all outputs of a sample that starts there. The number of its segment may come first in ``start``."""
         start = start[len(start) - len(self.dims) :]
         outputs = []
         for offset in self.offsets:
@@ -402,7 +406,7 @@ class Oracle:
         return range(self.num_samples * shard // self.num_shards, self.num_samples * (shard + 1) // self.num_shards)
 
     def epoch_length(self, epoch: int) -> int:
-        """Samples that the reader hands out for its epoch, padding included."""
+        """Returns the number of samples that the reader hands out for its epoch, padding included."""
         if self.pad_last_batch:
             longest = -(-self.num_samples // self.num_shards)
             return -(-longest // self.batch_size) * self.batch_size
@@ -413,7 +417,7 @@ class Oracle:
         return self.shard_id if self.stick_to_shard else (self.shard_id + epoch) % self.num_shards
 
     def indices(self) -> Iterator[int]:
-        """Sample indices as the reader delivers them, without end; only for an order that isn't shuffled."""
+        """Yields sample indices as the reader delivers them, without end; only for an order that isn't shuffled."""
         assert not self.shuffled and not self.random, "the oracle doesn't know what is random"
         epoch = 0
         while True:
@@ -422,7 +426,7 @@ class Oracle:
             epoch += 1
 
     def batches(self) -> Iterator[list[np.ndarray]]:
-        """Batches without end: for each output one array (batch, ...)."""
+        """Yields batches without end: for each output one array (batch, ...)."""
         order = self.indices()
         while True:
             samples = [self.sample(next(order)) for _ in range(self.batch_size)]

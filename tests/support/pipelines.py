@@ -31,7 +31,7 @@ _HOW = {
 
 @functools.cache
 def why_no_gpu() -> str | None:
-    """None where a CUDA device can be used, else the reason why not."""
+    """Returns None where a CUDA device can be used, else the reason why not."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -69,7 +69,7 @@ def build(
         args["path"] = str(args["path"])
     elif "path" in args and not isinstance(args["path"], str):
         args["path"] = [str(p) for p in args["path"]]
-    # Small budgets: thousands of short-lived readers shall not each pin the default's memory.
+    # Small limits: thousands of short-lived readers shouldn't pin as much memory as the default allows.
     args = {"host_memory_limit": 128 << 20} | args
     if device == "gpu":
         args = {"device_memory_limit": 256 << 20} | args
@@ -93,7 +93,7 @@ def to_numpy(tensors: Any) -> np.ndarray:
 
 
 def read(path: Any, arrays: Sequence[str] = ("z",), count: int = 100, function: Any = None, **args: Any) -> list[np.ndarray]:
-    """The first batch of ``fn.zarr_reader``, or of another function, on the CPU, without what pads it."""
+    """Returns the first batch of ``fn.zarr_reader``, or of another function, on the CPU, without padding samples."""
     import dali_zarr  # noqa: F401
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
@@ -108,7 +108,7 @@ def read(path: Any, arrays: Sequence[str] = ("z",), count: int = 100, function: 
 
 
 def batches(pipe: Any) -> Iterator[list[np.ndarray]]:
-    """What a pipeline delivers, without end."""
+    """Yields what a pipeline delivers, without end."""
     while True:
         yield [to_numpy(out) for out in pipe.run()]
 
@@ -136,8 +136,8 @@ def check(
     **args: Any,
 ) -> Oracle:
     """Runs the operator and the oracle side by side for that many epochs (at least one batch) and asserts that every
-    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store;
-    ``told`` is what else it is told instead."""
+    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store.
+    ``told`` has arguments that the oracle gets instead of the operator's, or in addition."""
     told = {k: v for k, v in args.items() if k not in _HOW} | ({"path": local} if local else {}) | (told or {})
     oracle = Oracle(batch_size, **told)
     pipe = build(device, batch_size, **args)
@@ -158,7 +158,7 @@ def check(
 
 
 def stats_of(batch_count: int, device: str = "cpu", batch_size: int = 2, **args: Any) -> dict[str, Any]:
-    """The reader's counters after ``batch_count`` batches, when it has also read as far ahead as it may."""
+    """Returns the reader's counters after ``batch_count`` batches, when it has also read as far ahead as it may."""
     pipe = build(device, batch_size, dali_queue=1, **args)
     for _ in range(batch_count):
         pipe.run()
@@ -166,16 +166,16 @@ def stats_of(batch_count: int, device: str = "cpu", batch_size: int = 2, **args:
 
 
 def settled(pipe: Any) -> dict[str, Any]:
-    """The reader's counters once they stand still: its queue and DALI's are full, every request was answered, and what is to
-    be written to a cache is."""
+    """Returns the reader's counters once they stand still: its queue and DALI's are full, every request was answered,
+    and all writes to caches are done."""
     import dali_zarr
 
     return at_rest(lambda: dali_zarr.counters(pipe)["reader"])
 
 
 def at_rest(counters: Callable[[], T]) -> T:
-    """What ``counters`` gives once it stands still while no thread of a reader or of DALI has run in between or waits for a
-    processor or a disk, and no test's server has a request to answer. Answers from servers take their time without any thread."""
+    """Returns what ``counters`` gives once it stands still. Meanwhile no thread of a reader or of DALI may run, or wait
+    for a processor or a disk. No test's server may have a request to answer: while it does, no thread has to run."""
     last, still, until = counters(), 0, time.monotonic() + 60
     turns: dict[str, bytes] = {}
     while True:
@@ -192,15 +192,15 @@ def at_rest(counters: Callable[[], T]) -> T:
 
 
 def _asks_servers(counters: Any) -> bool:
-    """Whether one of these readers has a store that isn't on a local disk."""
+    """Returns whether one of these readers has a store that isn't on a local disk."""
     if isinstance(counters, dict):
         return bool(counters.get("requests", True)) or any("://" in path for path in counters["path"])
     return any(map(_asks_servers, counters)) if isinstance(counters, list) else True
 
 
 def _threads() -> tuple[list[str], dict[str, bytes]]:
-    """The threads of readers and of DALI that run, could run or wait for a disk; and how often each has stopped so far. By name and
-    number."""
+    """Returns the threads of readers and of DALI that run, could run or wait for a disk; and for all of them, by name
+    and number, how often each has stopped so far."""
     busy, turns = list[str](), dict[str, bytes]()
     for task in os.listdir("/proc/self/task"):
         try:

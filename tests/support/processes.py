@@ -1,8 +1,8 @@
 """Processes that run Python code, and begin with their imports done.
 
-Importing DALI takes most of a second of a core, PyTorch four. So a process that has imported what is slow, and has done nothing
-else, waits for code to run, and forks for each: its children have loaded no plugin of ours and started no thread. On a machine with
-a GPU each process starts with an interpreter of its own.
+Importing DALI takes most of a second of a core, PyTorch four seconds. So a parent process imports the slow modules,
+does nothing else, waits for scripts, and forks a child for each. The children have loaded no plugin of ours and started
+no thread. On a machine with a GPU each process starts with an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import types
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-# What the parents of processes have imported. PyTorch comes with DALI's dynamic mode.
+# The modules that each parent process has imported. The one with PyTorch also has DALI's dynamic mode.
 IMPORTS = {
     "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
     "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "nvidia.dali.experimental.dynamic"],
@@ -39,12 +39,13 @@ IMPORTS = {
 
 
 def environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """That of this process, with the tests' modules in reach."""
+    """Returns the environment of this process, in which the tests' modules can be imported."""
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])} | (more or {})
 
 
 class Process:
-    """Runs a script from its start. ``imports`` names what it finds imported, which must be what it imports anyway."""
+    """Runs a script. ``imports`` is a key of :data:`IMPORTS`: the script finds these modules imported, and must need
+    them anyway."""
 
     def __init__(self, script: str, *argv: object, imports: str = "dali", env: dict[str, str] | None = None) -> None:
         out, err, control = os.pipe(), os.pipe(), os.pipe()
@@ -57,11 +58,11 @@ class Process:
         self.returncode: int | None = None
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Returns the next line that it prints."""
         return _line(self._out)
 
     def communicate(self, timeout: float = 90) -> tuple[str, str]:
-        """What it prints from now on, until it has ended."""
+        """Returns what it prints from now on, until it has ended: to stdout and to stderr."""
         came = {self._out: b"", self._err: b"", self._control: b""}
         until = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
@@ -81,7 +82,7 @@ class Process:
         return out, err
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
+        """Returns its exit status, if it has ended, else None."""
         if self.returncode is None and select.select([self._control], [], [], 0)[0]:
             self.returncode = int(os.read(self._control, 20))
         return self.returncode
@@ -100,7 +101,7 @@ class Process:
 
 
 def _line(end: int) -> str:
-    """Up to the end of a line and no byte further."""
+    """Reads up to the end of a line and no byte further."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(end, 1)):
         line += byte
@@ -108,7 +109,7 @@ def _line(end: int) -> str:
 
 
 class Fresh(subprocess.Popen):
-    """The same with an interpreter of its own."""
+    """The same as :class:`Process`, with an interpreter of its own."""
 
     def __init__(self, script: str, *argv: object, env: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-c", script, *map(str, argv)]
@@ -119,7 +120,8 @@ class Fresh(subprocess.Popen):
 
 
 def start(script: str, *argv: object, imports: str = "dali", env: dict[str, str] | None = None) -> Process | Fresh:
-    """Starts a process that runs a script. One that finds nothing imported has an interpreter of its own."""
+    """Starts a process that runs a script. With ``imports="nothing"``, or with a GPU, it has an interpreter of its
+    own."""
     from .pipelines import why_no_gpu
 
     if imports == "nothing" or not why_no_gpu():
@@ -134,7 +136,8 @@ def start_program(*words: object, imports: str = "dali", env: dict[str, str] | N
 
 
 def ranked(processes: int, *words: object) -> list[str]:
-    """The lines that all ranks of a program printed, without torchrun: each has what that sets, and its imports behind it."""
+    """Runs a program on several ranks, and returns the lines that all printed. It does without torchrun: each rank has
+    the variables that torchrun sets, and begins with its imports done."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -150,8 +153,9 @@ def ranked(processes: int, *words: object) -> list[str]:
 
 @functools.cache
 def _parent(imports: str) -> socket.socket:
-    """A channel to the process that forks others, which all workers of a run share. It ends when the last channel is closed."""
-    # The kernel keeps this address, and no file has it. It is free again when the process has ended.
+    """Returns a channel to the parent process, which all workers of a run share. It ends when the last channel is
+    closed."""
+    # An abstract address: the kernel keeps it, there is no file. It is free again when the parent has ended.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     address = f"\0dali-zarr-tests-{run}-{imports}"
     until = time.monotonic() + 120
@@ -174,7 +178,7 @@ _GREETING = b"!"
 
 
 def _start_parent(imports: str, address: str) -> None:
-    """Starts the process behind an address, unless another worker does."""
+    """Starts the parent process behind an address, unless another worker does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
             listener.bind(address)
@@ -189,7 +193,7 @@ def _start_parent(imports: str, address: str) -> None:
 
 
 def _end(imports: str, parent: subprocess.Popen[bytes]) -> None:
-    """Closes the channel. The process may have to go on for other workers."""
+    """Closes the channel. The parent process may have to go on for other workers."""
     _parent(imports).close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         parent.wait(0.2)
@@ -203,7 +207,8 @@ def _reap(*_: object) -> None:
 
 
 def _serve(listener: socket.socket) -> dict:
-    """Forks for each script that comes by one of the channels. Returns in the processes that run them, with what was asked for."""
+    """Forks for each script that comes by one of the channels. Returns only in the children, which run the scripts,
+    with the request."""
     signal.signal(signal.SIGCHLD, _reap)
     channels: list[socket.socket] = []
     while True:
@@ -211,7 +216,7 @@ def _serve(listener: socket.socket) -> dict:
             if ready is listener:
                 channel, _ = listener.accept()
                 channels.append(channel)
-                # Who has ended since then closed the channel, which comes next.
+                # A client that has ended meanwhile has closed its channel: the next select finds that.
                 with contextlib.suppress(OSError):
                     channel.send(_GREETING)
                 continue
@@ -247,7 +252,7 @@ def _child(message: bytes, out: int, err: int, control: int) -> dict:
 
 
 def _become(asked: dict) -> dict:
-    """Makes this process one that was started with a script; gives the names of its module."""
+    """Makes this process look as if it was started with the script; returns the namespace of its main module."""
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
@@ -260,7 +265,7 @@ def _become(asked: dict) -> dict:
 if __name__ == "__main__":
     for _name in IMPORTS[sys.argv[2]]:
         importlib.import_module(_name)
-    # Else each process would copy all pages of what was imported, when it looks for garbage.
+    # Otherwise each child would copy all memory pages of the imported modules when it collects garbage.
     gc.collect()
     gc.freeze()
     _asked = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -19,14 +19,16 @@ def _environment() -> dict[str, str]:
 
 
 def script(*words: object, imports: str = "torch", **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints, and how it ends. ``imports``: what it imports anyway, as in :mod:`support.processes`."""
+    """Runs a program; returns what it printed, and how it ended. ``imports``: see
+    :class:`support.processes.Process`."""
     process = start_program(*words, imports=imports, env={"OMP_NUM_THREADS": "1"} | environment)
     out, err = process.communicate(200)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def torchrun(processes: int, *words: object, kill_after: int | None = None) -> list[list[str]]:
-    """The lines that all processes printed, in words; with ``kill_after``, until so many were there."""
+    """Runs a program by torchrun; returns the lines that all processes printed, as lists of words. With ``kill_after``
+    all processes are killed after this many lines."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     running = subprocess.Popen([*command, *map(str, words)], env=_environment(), stdout=subprocess.PIPE, text=True)
     lines: list[list[str]] = []

@@ -39,7 +39,7 @@ class Store:
 
 
 def random_offsets(rng: np.random.Generator, rows: int, longest: int) -> np.ndarray:
-    """Offsets of rows of which some are empty, at both ends too."""
+    """Draws offsets of rows. Some rows are empty, among them the first and the last."""
     lengths = rng.integers(0, longest + 1, rows)
     lengths[rng.random(rows) < 0.25] = 0
     lengths[[0, -1]] = 0
@@ -77,14 +77,14 @@ def write(path: Path, rng: np.random.Generator, rows: int = 100, longest: int = 
 
 
 def samples(pipe: Any, count: int) -> Iterator[list[list[np.ndarray]]]:
-    """The batches of a pipeline: for each output its samples."""
+    """Yields the batches of a pipeline: for each output its samples."""
     for _ in range(count):
         outputs = [out.as_cpu() if hasattr(out, "as_cpu") else out for out in pipe.run()]
         yield [[np.array(out.at(i)) for i in range(len(out))] for out in outputs]
 
 
 def check(store: Store, device: str, batch_size: int, count: int, arrays=ARRAYS, **args) -> list[int]:
-    """Compares so many batches with NumPy; returns the rows that came, in their order."""
+    """Compares ``count`` batches with NumPy; returns the rows that came, in their order."""
     by = {} if "ragged_ends" in args else {"ragged": "X/indptr"}
     pipe = build(device, batch_size, path=store.path, arrays=[*arrays, "obs/label"], **by, **args)
     seen: list[int] = []

@@ -1,6 +1,7 @@
 """Web servers of others that serve a directory, with their own access logs: aiohttp's files, and nginx where it is installed.
 
-The server of ``server.py`` answers as its author thinks that servers do. These don't know what is asked of them.
+The server of ``server.py`` answers as its author thinks that servers do. The servers here were made without this reader
+in mind.
 
 ``python real_servers.py ROOT LOG`` serves with aiohttp, and prints the URL.
 """
@@ -24,13 +25,13 @@ KINDS = ["aiohttp", "nginx"]
 
 
 def why_not(kind: str) -> str | None:
-    """None where this server can be started, else the reason why not."""
+    """Returns None where this server can be started, else the reason why not."""
     return "no nginx: it isn't installed" if kind == "nginx" and shutil.which("nginx") is None else None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a log says of one."""
+    """A request, as the server logged it."""
 
     method: str
     path: str
@@ -76,7 +77,7 @@ class RealServer:
         return url, process
 
     def _nginx(self, root: Path, work: Path) -> tuple[str, subprocess.Popen[str]]:
-        # It takes no port that is free. Between looking and listening somebody else may take one.
+        # nginx can't choose a free port itself. Before it listens to the one found here, another program may take that.
         for _ in range(5):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -91,8 +92,8 @@ class RealServer:
         raise RuntimeError(f"nginx didn't start: {(work / 'error.log').read_text()}")
 
     def take_log(self) -> list[Request]:
-        """Each request that was answered; the log begins anew. A request is logged after its answer, so one of our own is sent
-        behind them and waited for."""
+        """Returns the requests that were answered since the last call. A request is logged after its answer. So a
+        request of our own, the mark, is sent last, and this waits until it is in the log."""
         self._marks += 1
         mark = f"/mark-{self._marks}"
         with contextlib.suppress(urllib.error.HTTPError):
@@ -109,7 +110,7 @@ class RealServer:
 
 
 def _answers(url: str, process: subprocess.Popen[str]) -> bool:
-    """Whether it does before it ends."""
+    """Waits until the server answers. Returns False if its process ends before, or if it takes too long."""
     for _ in range(200):
         if process.poll() is not None:
             return False
@@ -150,7 +151,7 @@ def _serve(root: Path, log: Path) -> None:
 
     class Log(AbstractAccessLogger):
         def log(self, request, response, _time) -> None:
-            # Those who are gone have no name any more.
+            # A client that is gone has no address any more.
             peer = request.transport.get_extra_info("peername") if request.transport else None
             print(json.dumps({
                 "method": request.method, "path": request.raw_path, "range": request.headers.get("Range", ""),

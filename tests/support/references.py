@@ -41,14 +41,14 @@ def write_hdf(file, values):
 
 
 def write_references(folder, file):
-    """With each writer; Parquet files have few rows, so that an array has several."""
+    """Writes references with each writer. Parquet files have few rows, so that an array has several files."""
     from kerchunk.df import refs_to_dataframe
     from kerchunk.hdf import SingleHdf5ToZarr
 
     references = SingleHdf5ToZarr(str(file), inline_threshold=120).translate()
     (folder / "kerchunk.json").write_text(json.dumps(references))
     with warnings.catch_warnings():
-        # pandas has fastparquet for old; kerchunk writes with it.
+        # pandas warns that fastparquet is outdated; kerchunk writes with it.
         warnings.simplefilter("ignore")
         refs_to_dataframe(references, str(folder / "kerchunk.parq"), record_size=7)
         virtualize(folder, file)
@@ -63,7 +63,7 @@ def virtualize(folder, file):
 
     registry = ObjectStoreRegistry({"file://": LocalStore()})
     dataset = open_virtual_dataset(f"file://{file}", registry=registry, parser=HDFParser(), loadable_variables=["time"])
-    # Of arrays without dimensions it writes a key that nobody reads.
+    # For arrays without dimensions VirtualiZarr writes a key that nobody reads.
     dataset = dataset.drop_vars("scalar")
     dataset.vz.to_kerchunk(str(folder / "virtualizarr.json"), format="json")
     dataset.vz.to_kerchunk(
@@ -84,7 +84,7 @@ def virtualize(folder, file):
 
 
 def by_xarray(store, mask_and_scale=False):
-    """All variables, with xarray's values."""
+    """Returns the values of all variables as xarray reads them."""
     import xarray
 
     if store.suffix == ".icechunk":
@@ -111,7 +111,7 @@ def native(values):
 
 
 def read(device, path, name, count, **args):
-    """The first samples, of which there are as many as the first dimension is long."""
+    """Returns a first batch of ``count`` samples, one for each element of the first dimension."""
     args = {"mask_and_scale": False, "arrays": name if isinstance(name, list) else [name]} | args
     pipe = build(device, count, path=path, dims=[0], **args)
     return [to_numpy(out) for out in pipe.run()]
@@ -124,7 +124,7 @@ def check_all(device, path, expected, **args):
 
 
 def rewritten(refs, old, new):
-    """References with other URLs."""
+    """Returns references with ``new`` instead of ``old`` in their URLs."""
     out = dict(refs)
     for key, value in refs["refs"].items():
         if isinstance(value, list):
@@ -146,7 +146,7 @@ def zarray(shape, chunks, dtype="<f4", **more):
 
 
 def gets(server, path):
-    """The ranges of a file that were asked for."""
+    """Returns the ranges of a file that were asked for. The log begins anew."""
     log = server.take_log()
     assert {method for method, _, _ in log} == {"GET"}
     return [range_ for _, found, range_ in log if found == path]

@@ -21,7 +21,7 @@ from .stores import Layout, chunk_files
 
 DIMS = ("time", "lat", "lon")
 SHAPE = (24, 8, 16)
-# Requests that fail are repeated at once, and for not long.
+# A request that isn't answered within 500 ms is repeated, for at most 90 s.
 HASTY = {"timeout": "500ms", "retry_timeout": "90s"}
 STORES = {
     "v3": {"codec": "zstd", "layout": Layout((1, 8, 16))},
@@ -48,19 +48,20 @@ def compare(device, local, url, batch_size=2, epochs=1.0, name_arrays=True, **ar
 
 
 def drain(url, batches, **args):
-    """Reads so many batches and closes the reader."""
+    """Reads this many batches and closes the reader."""
     pipe = build("cpu", 2, path=url, dali_queue=1, prefetch_queue_depth=1, **args)
     for _ in range(batches):
         pipe.run()
 
 
 def asked_at_most(since):
-    """How often a store may have been asked since then whether an array is still there: once in 10 s."""
+    """Returns how often a store may have been asked since then whether an array is still there: at once, and once in 10
+    s."""
     return 1 + (time.monotonic() - since) // 10
 
 
 def present(store):
-    """Paths of the chunks of an array ``a`` that are there, as a server of the store has them."""
+    """Returns the paths of the stored chunks of an array ``a``, as a server of the store has them."""
     return {f"/{file.relative_to(store)}" for file in chunk_files(store, "a")}
 
 

@@ -23,19 +23,21 @@ import cloudpickle
 
 from .processes import Process
 
-# What a fault does to an answer: its status and headers are sent, then so many bytes of the body, then this.
+# How a fault ends an answer, after its status, its headers and some bytes of its body: the connection is closed, at
+# once or after 3 s.
 CLOSE, STALL = "close", "stall"
-# Seconds after which requests are answered though there are too few: the test fails then.
+# Seconds after which gathered requests are answered even if there are too few. Then the test fails.
 GATHERING = 60
 
 
 class Server:
     """Serves ``root`` until :meth:`close`, or the end of a ``with`` block.
 
-    It is a process of its own, so that its work is not done at the cost of the reader's process. ``fault`` is copied to it with
-    what it refers to, and asked there for each request (its number, its method and path): None to answer, a status, a number of
-    seconds to wait first, or a pair of the bytes to send and what comes then. With ``gather``, a number and the beginning of
-    paths, requests for such paths aren't answered before so many requests were under way at a time.
+    The server is a process of its own, so that it takes no time from the reader's process. ``fault`` is copied to it
+    with what it refers to, and called there for each request (its number, its method and path). It returns None to
+    answer, a status, a number of seconds (float) to wait first, or a pair: how many bytes to send, and ``CLOSE`` or
+    ``STALL``. ``gather`` is a number and the beginning of paths: requests for such paths are answered only after that
+    many requests were under way at a time.
     """
 
     running: ClassVar[set[Server]] = set()
@@ -71,11 +73,11 @@ class Server:
         return self._pipe.recv()
 
     def take_log(self) -> list[tuple[str, str, str]]:
-        """Method, path and range of each request; the log begins anew."""
+        """Returns method, path and range of each request; the log begins anew."""
         return self._ask("log")
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """How often each path was asked for, by method; the log begins anew."""
+        """Returns how often each path was asked for, by method; the log begins anew."""
         return Counter((method, path) for method, path, _ in self.take_log())
 
     @property
@@ -119,7 +121,7 @@ class _State:
 
 
 def _copied(fault: Callable[[int, str, str], object] | None) -> bytes:
-    """The function itself, and not the name of its module, which the server would have to import."""
+    """Pickles the function itself, and not the name of its module, which the server would have to import."""
     if fault is None:
         return cloudpickle.dumps(None)
     module = sys.modules[fault.__module__]
@@ -131,7 +133,7 @@ def _copied(fault: Callable[[int, str, str], object] | None) -> bytes:
 
 
 def serve(asked: str) -> None:
-    """What the process of a :class:`Server` does."""
+    """Runs the process of a :class:`Server`."""
     address, root, latency, fault, gather = pickle.loads(base64.b64decode(asked))
     pipe = Client(address)
     state = _State(root, latency, pickle.loads(fault), gather)
@@ -162,7 +164,7 @@ class _Http(ThreadingHTTPServer):
     request_queue_size = 1024
 
     def handle_error(self, request, client_address) -> None:
-        """Clients that go away in the middle are what some tests are about."""
+        """Ignores errors: in some tests clients go away in the middle."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -172,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     state_of_server: _State
 
     def log_message(self, *_) -> None:
-        """Kept by the server instead."""
+        """Prints nothing: the log is kept in ``_State``."""
 
     def do_HEAD(self) -> None:
         self._answer()

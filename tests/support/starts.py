@@ -15,18 +15,18 @@ VALUES = np.arange(np.prod(SHAPE), dtype=np.int32).reshape(SHAPE)
 
 
 def write(base: Path) -> Path:
-    """A store of the array."""
+    """Writes a store of the array."""
     write_array(base, "a", VALUES, codec="zstd", layout=Layout((7, 5, 6)), dims=DIMS)
     return base
 
 
 def random_table(rng, rows, dims, window, outside=0):
-    """Starts at which windows fit, or that lie up to ``outside`` beyond."""
+    """Draws starts at which windows fit, or that lie up to ``outside`` elements beyond."""
     return np.stack([rng.integers(-outside, SHAPE[d] - max(w, 1) + 1 + outside, rows) for d, w in zip(dims, window)], 1)
 
 
 def expected(start, dims, window, fill=-7):
-    """The sample of a row, as NumPy has it; None if it reaches out of the array and there is no ``fill``."""
+    """Returns the sample of a row, cut by NumPy; None if it reaches beyond the array and there is no ``fill``."""
     lengths = [max(w, 1) for w in window]
     if any(s < 0 or s + n > SHAPE[d] for s, n, d in zip(start, lengths, dims)) and fill is None:
         return None
@@ -39,7 +39,7 @@ def expected(start, dims, window, fill=-7):
 
 
 def read(pipe, samples, batch_size):
-    """Samples and their starts, as many batches as they fill."""
+    """Reads as many batches as ``samples`` fill; returns the samples and their starts."""
     batches = [[to_numpy(out) for out in pipe.run()] for _ in range(-(-samples // batch_size))]
     return [np.concatenate([batch[i] for batch in batches])[:samples] for i in (0, 1)]
 

@@ -17,7 +17,8 @@ DIMS = ("time", "level", "latitude", "longitude")
 
 
 def written(path: Path, seed: int = 0, hours: int = HOURS) -> dict[str, np.ndarray]:
-    """A store with a field (NaNs in it), a field on levels of very different sizes, packed data, a mask and times."""
+    """Writes a store with a field that has NaNs, a field on levels of very different sizes, packed data and a mask.
+    Returns the values of the first three."""
     rng = np.random.default_rng(seed)
     t2m = (280 + rng.standard_normal((hours, 6, 7))).astype("float32")
     t2m[rng.random(t2m.shape) < 0.1] = np.nan
@@ -35,5 +36,5 @@ def written(path: Path, seed: int = 0, hours: int = HOURS) -> dict[str, np.ndarr
 
 
 def normalised(path: Path, **arguments: Any) -> np.ndarray:
-    """The first sample of a reader, stacked."""
+    """Returns the first sample of a reader, stacked."""
     return to_numpy(build(path=path, stack_arrays=True, **arguments).run()[0])[0]

@@ -1,7 +1,7 @@
 """Writers of test stores: every format, codec, data type and chunk layout that the reader promises to read.
 
-All stores are written by zarr-python (and xarray's conventions by hand), so that what the reader must equal is what the
-reference implementation meant. Each writer returns the values that it wrote.
+All stores are written by zarr-python (xarray's conventions by hand): the reader must deliver what the reference
+implementation meant.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def write_array(
 
 
 def read_back(path: Path | str, name: str) -> np.ndarray:
-    """What zarr-python reads of an array."""
+    """Reads an array by zarr-python."""
     return zarr.open_array(str(path), path=name, mode="r")[...]
 
 
@@ -165,7 +165,8 @@ def write_era5(
     lon: int = 20, chunk_hours: int = 1, chunk_lat: int | None = None, shard_hours: int | None = None, seed: int = 0,
     consolidated: bool = False, start: int = 0,
 ) -> dict[str, np.ndarray]:
-    """A small ERA5: t2m (time, lat, lon), z (time, level, lat, lon), lsm (lat, lon) and time (time), int64 hours.
+    """Writes a small ERA5: t2m (time, lat, lon), z (time, level, lat, lon), lsm (lat, lon) and time (time), int64
+    hours. Returns the values.
 
     ``start`` is the hour of the first step, for stores that continue one another.
     """
@@ -194,7 +195,7 @@ def write_era5(
 
 
 def metadata(path: Path | str, name: str = "") -> tuple[Path, dict[str, Any]]:
-    """The metadata document of an array or group and its parsed content, for tests that bend it."""
+    """Returns the metadata document of an array or group and its parsed content, for tests that change it."""
     base = Path(path) / name
     for file in ("zarr.json", ".zarray", ".zgroup"):
         if (base / file).exists():

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def samples(values, window: int, step: int | None, stride: int, offsets: list[int], start=0, end=None) -> list[np.ndarray]:
-    """Windows along the first dimension, offset by offset; "drop"."""
+    """Cuts windows along the first dimension, for each offset. Windows that don't fit are dropped."""
     end = len(values) if end is None else end
     width = end - start if window == -1 else window or 1
     step = step or (end - start if window == -1 else width)

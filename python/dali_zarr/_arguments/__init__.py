@@ -1,6 +1,6 @@
-"""What Python takes beyond the operator's own arguments, turned into these: paths as objects, NumPy's arrays, dictionaries,
-sizes such as ``"10GB"``, types by any name, files of statistics, and numbers with
-double precision, which DALI's floating-point arguments lack."""
+"""Turns what Python takes into the operator's own arguments: paths as objects, NumPy's arrays, dictionaries, sizes such
+as ``"10GB"``, types by any name, files of statistics, and numbers with double precision, which DALI's floating-point
+arguments lack."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
 from . import by_name, dtypes, names, options, pick, segments, tables, values
 
-# The operator's hidden argument with what the types of DALI's arguments can't say.
+# The operator's hidden argument: JSON of the values that the types of DALI's arguments can't express.
 OTHERS = "_arguments"
 
 __all__ = ["array_names", "of_operator", "of_places", "of_spec", "resolved"]
 
 
 def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The operator's arguments; those that came out of here come out the same.
+    """Converts arguments to the operator's own. Arguments that were converted before come out the same.
 
     Raises:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
@@ -32,14 +32,14 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
     if others:
-        # Some are here already if the arguments came out of here.
+        # Some are there already if the arguments were converted before.
         found[OTHERS] = json.dumps(json.loads(found.get(OTHERS) or "{}") | others)
     return found
 
 
 def of_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
-    """The same for the library's own functions, which take JSON and have names for types. ``own`` are the arguments of the function
-    beside the reader's.
+    """Converts arguments for the library's own functions, which take JSON and types by name. ``own``: the arguments of
+    the calling function beside the reader's.
 
     Raises:
         TypeError, ValueError, IndexError: As :func:`of_operator`, or an argument isn't known.
@@ -52,20 +52,21 @@ def of_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, 
 
 
 def of_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments, in the operator's form, on which dimensions and coordinates depend."""
+    """Returns the arguments on which dimensions and coordinates depend, in the operator's form."""
     given = ("path", "arrays", "storage_options", "dims")
     return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})
 
 
 def _plain(value: Any) -> Any:
-    """Python's lists and numbers for arrays of NumPy and others, in dictionaries too."""
+    """Converts arrays of NumPy and others to Python's lists and numbers, in dictionaries too."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in cast(Mapping[Any, Any], value).items()}
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments checked, without selections and files, but with dictionaries. Those that came out of here come out the same.
+    """Checks arguments, and replaces selections and files of statistics; dictionaries by name stay. Arguments that were
+    resolved before come out the same.
 
     Raises:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
@@ -96,7 +97,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the operator's outputs, without offsets: as given, or that of the only array that the store has.
+    """Returns the names of the operator's outputs, without offsets: as given, or that of the only array that the store
+    has.
 
     Raises:
         ValueError: The store has several, or can't be read.

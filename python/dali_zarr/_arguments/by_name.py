@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from . import dtypes, segments, values
 
-# For each of dims.
+# Arguments with a value for each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
-# One for each output.
+# Arguments with a value for each output.
 PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "channels", "dtype", "fill_value", "fillna"})
 
 
 def checked(name: str, value: Any) -> Any:
-    """The value as the engine takes it, with dictionaries by name.
+    """Returns an argument's value as the engine takes it, with dictionaries by name.
 
     Raises:
         TypeError, ValueError: It isn't one that the argument can have.
@@ -55,7 +55,7 @@ def _of_output(name: str, value: Any) -> Any:
 
 
 def dims(value: Any) -> list[str]:
-    """Dimensions by name or position, as text.
+    """Returns dimensions, which are given by name or position, as text.
 
     Raises:
         TypeError: It isn't one or several of them.
@@ -68,7 +68,8 @@ def dims(value: Any) -> list[str]:
 
 
 def check_stack(arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError where values of a stack are given by another name than those of its arrays: the stack's, or an offset's."""
+    """Raises ValueError where values of a stack are given under a name that isn't one of its arrays, such as the
+    stack's own."""
     arrays = arguments.get("arrays")
     if arguments.get("stack_arrays") is not True or not arrays:
         return
@@ -90,7 +91,7 @@ def check_stack(arguments: Mapping[str, Any]) -> None:
 
 
 def _plain_number(value: Any) -> Any:
-    """A number that was made text, as people write it."""
+    """Turns text that was made of a number into the number again, without ``.0`` if it is whole."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -99,7 +100,8 @@ def _plain_number(value: Any) -> Any:
 
 
 def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that are dictionaries, or lists of several types, for which DALI has no type."""
+    """Returns the arguments for which DALI has no type: dictionaries, and lists that may have items of several
+    types."""
     given = PER_DIM | PER_OUTPUT | {"arrays"}
     found: dict[str, Any] = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
     lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
@@ -108,7 +110,7 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:
-    """The numbers for each of ``dims``, by output; under None those of all outputs.
+    """Returns the numbers for each of ``dims``, by output; under the key None those of all outputs.
 
     Raises:
         ValueError: A list of another length.

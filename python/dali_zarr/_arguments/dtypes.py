@@ -6,13 +6,13 @@ import numpy as np
 
 from .. import _dali
 
-# DALI's names that aren't NumPy's in capitals.
+# DALI's names by NumPy's, where they aren't NumPy's names in capitals.
 _TO_DALI = {"float32": "FLOAT"}
 _KINDS = "one of NumPy's, DALI's or PyTorch's types or its name, such as np.float32, types.FLOAT or 'float32'"
 
 
 def name_of(dtype: Any) -> str:
-    """NumPy's name for a type, whoever calls it what.
+    """Returns NumPy's name of a type, given as a type or a name of NumPy's, DALI's or PyTorch's.
 
     Raises:
         TypeError: It isn't a type that the reader can deliver.
@@ -27,7 +27,7 @@ def name_of(dtype: Any) -> str:
     try:
         if isinstance(found, types.DALIDataType):
             found = types.to_numpy_type(found)
-        # None is NumPy's float64.
+        # NumPy takes None for float64.
         name = "" if found is None else np.dtype(found).name
     except (TypeError, KeyError, ValueError):
         name = ""
@@ -38,13 +38,13 @@ def name_of(dtype: Any) -> str:
 
 
 def to_dali(dtype: Any) -> Any:
-    """DALI's type.
+    """Returns DALI's type.
 
     Raises:
         TypeError: As :func:`name_of`.
     """
     types = _dali.module("types")
-    # Those that NumPy lacks are the operator's to refuse.
+    # The operator itself refuses types that NumPy lacks.
     if isinstance(dtype, types.DALIDataType):
         return dtype
     name = name_of(dtype)

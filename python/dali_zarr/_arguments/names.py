@@ -1,4 +1,4 @@
-"""Names of arguments: those that there are."""
+"""The names of all arguments, and errors for other names."""
 
 import functools
 from collections.abc import Iterable
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from .. import _dali
 from .._hints import did_you_mean
 
-# What all operators of DALI take.
+# Arguments that all operators of DALI take.
 _COMMON = frozenset({"name", "device"})
-# What DALI adds to each operator's schema, and says nothing of what is read.
+# Arguments that DALI adds to each operator's schema. They don't change what is read.
 DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
-# What Python adds, and turns into others.
+# Arguments that Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
 OF_LOADERS = frozenset({"batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding"})
 _THREADS = "leave it out: the reader has threads of its own (io_threads, decode_threads)"
-# What torch's DataLoader takes, and how that is said here.
+# Arguments of torch's DataLoader, and what to write instead.
 _OF_DATALOADER = {
     "num_workers": _THREADS, "persistent_workers": _THREADS, "worker_init_fn": _THREADS,
     "prefetch_factor": "write prefetch_queue_depth",
@@ -44,8 +44,8 @@ def is_location(array: str) -> bool:
 
 
 def check(names: Iterable[str], more: Iterable[str] = (), own: Iterable[str] = ()) -> None:
-    """Raises TypeError for a name that no argument of the reader has, and that isn't among ``more``. What begins with an underscore
-    is DALI's own. ``own`` are those of the function itself, which may be meant too."""
+    """Raises TypeError for a name that is neither an argument of the reader nor among ``more``. Names that begin with
+    an underscore are hidden arguments, and pass. ``own``: the function's own parameters, which messages suggest too."""
     known = operators() | _COMMON | SELECTION | set(more)
     for name in names:
         if name not in known and not name.startswith("_"):

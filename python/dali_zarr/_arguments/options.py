@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-# Options that are lists, in which None stands for nothing.
+# Options that may be lists. None in a list becomes an empty entry.
 _LISTS = ("snapshot_id", "virtual_chunks")
 _SECRETS = "secrets aren't arguments: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) in the environment"
 # fsspec's names, and those that s3fs, gcsfs and adlfs add.
@@ -27,7 +27,7 @@ _FSSPEC = {
 
 
 def to_strings(options: Mapping[Any, Any]) -> list[str]:
-    """The operator's form, ``["NAME=VALUE", ...]``.
+    """Converts a dictionary to the operator's form, ``["NAME=VALUE", ...]``.
 
     Raises:
         TypeError, ValueError: A name is fsspec's, or a value is none that an option can have; the message says what to write.
@@ -47,7 +47,8 @@ def to_strings(options: Mapping[Any, Any]) -> list[str]:
 
 
 def by_name(options: Iterable[str]) -> dict[str, str]:
-    """The dictionary of the operator's form. An entry without a name or "=" is the operator's to refuse."""
+    """Converts the operator's form to a dictionary. Entries without "=" are left out: the operator itself refuses
+    them."""
     entries = (option.partition("=") for option in options)
     return {name.strip(): value for name, equals, value in entries if equals}
 

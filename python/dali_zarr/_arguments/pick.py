@@ -12,19 +12,20 @@ from typing import Any, cast
 
 from .. import _native
 
-# The arguments on which depends what labels are looked up in.
+# The arguments that decide in which coordinates labels are looked up.
 _PLACES = ("path", "arrays", "dims", "storage_options")
 
 
 def to_strings(arguments: dict[str, Any]) -> list[str]:
-    """The operator's form of ``arguments["pick"]``, e.g. ``["level=0,5"]``. The other arguments are in the operator's form."""
+    """Returns the operator's form of ``arguments["pick"]``, e.g. ``["level=0,5"]``. The other arguments are in that
+    form already."""
     spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
     return [_entry(dim, _list(items), spec) for dim, items in arguments["pick"].items()]
 
 
 def by_dim(given: Any) -> dict[str, list[list[int]]]:
-    """The lists of indices by dimension, of a dictionary or the operator's form: one for all stores, or one for each; none
-    where they are labels."""
+    """Returns the lists of indices by dimension, from a dictionary or the operator's form: one list for all stores, or
+    one for each. Empty where the items are labels."""
     if isinstance(given, Mapping):
         return {str(dim).strip(): _lists(_list(items)) for dim, items in cast(Mapping[Any, Any], given).items()}
     entries = (str(entry).rpartition("=") for entry in ([] if given is None else _list(given)))

@@ -8,13 +8,13 @@ from .. import _native
 from . import values
 from .types import ElementArguments
 
-# What segments depend on, and what becomes of values with it; none of the loaders' own.
+# The arguments on which segments depend, and those that change values (``_OF_VALUES``), which don't matter to segments.
 OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__})
 _OF_VALUES = frozenset({"mask_and_scale", "fillna"})
 
 
 def count(what: str, arguments: Mapping[str, Any]) -> int:
-    """How many segments there are, of arguments in the operator's form. ``what`` begins the message.
+    """Returns how many segments there are. ``arguments`` are in the operator's form; ``what`` begins the message.
 
     Raises:
         ValueError: Each store has segments of its own; and as building a pipeline raises.
@@ -31,10 +31,10 @@ def count(what: str, arguments: Mapping[str, Any]) -> int:
 
 
 def of_slice(given: slice, arguments: Mapping[str, Any]) -> list[int]:
-    """``segments`` as a slice of their numbers.
+    """Returns the numbers of the segments that a slice selects.
 
     Raises:
-        ValueError: It has none of them.
+        ValueError: The slice selects none.
     """
     found = list(range(count("zarr_reader: segments", arguments))[given])
     if not found:
@@ -43,10 +43,11 @@ def of_slice(given: slice, arguments: Mapping[str, Any]) -> list[int]:
 
 
 def checked(name: str, value: Any) -> list[Any] | slice:
-    """``breaks`` or ``segments`` as the engine takes them: a list of whole numbers, of names, or of bools; slices stay.
+    """Returns ``breaks`` or ``segments`` as the engine takes them: a list of whole numbers, of names, or of bools.
+    Slices stay.
 
     Raises:
-        TypeError, ValueError: It has other items, or there is no segment.
+        TypeError, ValueError: The value has other items, or there is no segment.
     """
     if isinstance(value, slice):
         if name == "breaks":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .. import _native
 from . import values
 
-# What the elements of each become, and in words.
+# The type that the elements of each table become, and its name in messages.
 _TYPES = {"starts": (np.int64, "whole numbers"), "weights": (np.float64, "numbers")}
 NAMES = frozenset(_TYPES)
 
@@ -23,11 +23,12 @@ class Kept(str):
 
 
 def named(name: str, value: Any) -> str | None:
-    """The text by which the operator knows a table: a path, or the name of an array's copy. Names come out as they are.
+    """Returns the text by which the operator knows a table: a path, or the name of an array's copy. Such names come out
+    as they are.
 
     Raises:
-        TypeError: It isn't a table of numbers of this type.
-        ValueError: It has another number of dimensions.
+        TypeError: The value isn't a table of numbers of this type.
+        ValueError: The table is empty, or has another number of dimensions.
     """
     if value is None or isinstance(value, Kept):
         return value

@@ -18,9 +18,9 @@ Paths: TypeAlias = Path | Sequence[Path]
 Names: TypeAlias = str | Sequence[str]
 # For each of dims, or along the first of them.
 Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
-# The same, or by dimension.
+# Integers, or a dictionary by dimension.
 PerDim: TypeAlias = Integers | Mapping[str, int]
-# The same, or by output.
+# The same as PerDim, or a dictionary of it by output.
 PerDimOfOutput: TypeAlias = PerDim | Mapping[str, Integers] | Mapping[str, Mapping[str, int]]
 # Names, or names by output.
 Arrays: TypeAlias = Names | Mapping[str, Path]
@@ -29,11 +29,11 @@ Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | n
 Statistics: TypeAlias = Numbers | Path | Mapping[str, Numbers]
 # Dimensions by name or by position.
 Dims: TypeAlias = int | str | Sequence[int | str]
-# The same, by output too.
+# Dims, or a dictionary of them by output.
 Channels: TypeAlias = Dims | Mapping[str, Dims]
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
-# Of packages that may be missing when this is evaluated.
+# Some types are in quotes: their packages may be missing when this is evaluated.
 DType: TypeAlias = Union[str, type[Any], np.dtype[Any], "DALIDataType", "torch.dtype"]  # noqa: UP007
 Pick: TypeAlias = Mapping[str, Any] | Mapping[int, Any] | Sequence[str]
 # A .npy file, a Zarr array, or an array in memory: whatever NumPy makes an array of.
@@ -54,7 +54,7 @@ Io: TypeAlias = Literal["auto", "posix", "gds"]
 
 
 class ElementArguments(TypedDict, total=False):
-    """Those that say which elements of the arrays there are, and what values they have."""
+    """Arguments that say which elements of the arrays there are, and what values they have."""
 
     storage_options: StorageOptions | None
     sel: Selection | None
@@ -73,7 +73,7 @@ class ElementArguments(TypedDict, total=False):
 
 
 class SampleArguments(ElementArguments, total=False):
-    """Those that say what is read, and how samples are cut."""
+    """Arguments that say what is read, and how samples are cut."""
 
     arrays: Arrays | None
     window: PerDimOfOutput | None
@@ -100,7 +100,7 @@ class SampleArguments(ElementArguments, total=False):
 
 
 class OrderArguments(TypedDict, total=False):
-    """Those that say in which order samples come."""
+    """Arguments that say in which order samples come."""
 
     random_shuffle: bool
     weights: Table | None
@@ -113,7 +113,7 @@ class OrderArguments(TypedDict, total=False):
 
 
 class ResourceArguments(TypedDict, total=False):
-    """Those that say with which means chunks are read and decoded."""
+    """Arguments that say how chunks are read and decoded: where, in how much memory, by how many threads."""
 
     decode_device: DecodeDevice
     prefetch_queue_depth: int | None
@@ -131,11 +131,11 @@ class ResourceArguments(TypedDict, total=False):
 
 
 class LoaderArguments(SampleArguments, OrderArguments, ResourceArguments, total=False):
-    """Those that a loader passes on as they are."""
+    """Arguments that a loader passes on as they are."""
 
 
 class ReaderArguments(LoaderArguments, total=False):
-    """All but ``path``."""
+    """All arguments of the reader except ``path``."""
 
     offsets: Integers | None
     return_index: bool

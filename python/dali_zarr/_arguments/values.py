@@ -1,4 +1,5 @@
-"""Values of arguments: what DALI would convert silently, or refuse without naming the argument, is refused here."""
+"""Checks values of arguments. It refuses values that DALI would convert silently, or refuse without naming the
+argument."""
 
 import operator
 import os
@@ -10,9 +11,9 @@ from typing import Any, cast
 from . import names
 from .types import ReaderArguments
 
-# Numbers, or text such as "10GB".
+# Arguments that are numbers of bytes, or text such as "10GB".
 BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items() if "Bytes" in hint.__forward_arg__)
-# Lists of integers: DALI has those of 64 bits since 2.4.
+# DALI's types for lists of integers. It has lists of 64-bit integers since 2.4.
 _INTEGERS = ("_INT64_VEC", "_INT32_VEC")
 # What is taken for text.
 _TEXT: Any = (str, bytes, os.PathLike)
@@ -20,10 +21,10 @@ _UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}
 
 
 def checked(name: str, value: Any) -> Any:
-    """The value as the operator takes it.
+    """Returns the value as the operator takes it.
 
     Raises:
-        TypeError, ValueError: It isn't one that the argument can have; the message says which are.
+        TypeError, ValueError: The argument can't have this value; the message says which it can have.
     """
     if value is None:
         return None
@@ -60,10 +61,10 @@ def check_integer(name: str, item: Any) -> None:
 
 
 def byte_count(name: str, text: str) -> int:
-    """Text such as ``"10GB"`` as a number of bytes. ``name`` begins the message.
+    """Converts text such as ``"10GB"`` to a number of bytes. ``name`` begins the message.
 
     Raises:
-        ValueError: It is no number of bytes.
+        ValueError: The text isn't a number of bytes.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper() or "B") if match else None
@@ -73,16 +74,17 @@ def byte_count(name: str, text: str) -> int:
 
 
 def precise(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The floating-point arguments as text that keeps all their bits, for DALI's have single precision, and JSON has no nan."""
+    """Returns the floating-point arguments as text that keeps all their bits: DALI's have single precision, and JSON
+    has no NaN."""
     given = {name: value for name, value in arguments.items() if value is not None and not isinstance(value, Mapping)}
     one = {name: text_of(name, given[name]) for name in names.of_type("FLOAT") & given.keys()}
     return one | {name: [text_of(name, v) for v in items(given[name])] for name in names.of_type("_FLOAT_VEC") & given.keys()}
 
 
 def wide(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The lists with integers of more than 32 bits, which DALI before 2.4 doesn't take."""
+    """Returns the lists with integers of more than 32 bits, which DALI before 2.4 doesn't take."""
     named = names.of_type(*_INTEGERS) & arguments.keys()
-    # Others than integers are told in the same way already.
+    # Lists with other items don't go to DALI's types anyway (:func:`.by_name.beyond_dali`).
     lists = {name: items(arguments[name]) for name in named}
     return {
         name: values for name, values in lists.items()
@@ -98,7 +100,7 @@ def text_of(name: str, value: Any) -> str:
 
 
 def items(value: Any) -> list[Any]:
-    """The items of a list or tuple; a single value stands for a list."""
+    """Returns the items of a list or tuple; a single value becomes a list of it."""
     return list(cast("list[Any] | tuple[Any, ...]", value)) if isinstance(value, list | tuple) else [value]
 
 
@@ -116,7 +118,7 @@ def is_file(value: Any) -> bool:
 
 
 def path(value: Any) -> str | list[str]:
-    """One store or several: text, with ``~`` replaced by the home directory."""
+    """Returns one store or several as text, with the home directory for ``~``."""
     if isinstance(value, str | os.PathLike | bytes):
         return expanded(value)
     paths = items(value)
@@ -126,12 +128,12 @@ def path(value: Any) -> str | list[str]:
 
 
 def expanded(value: Any) -> str:
-    """A path as text, with the home directory for ``~``."""
+    """Returns a path as text, with the home directory for ``~``."""
     return os.path.expanduser(os.fsdecode(value))
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raises ValueError for text that has no encoding in UTF-8, in any part of an argument: DALI and JSON can't carry it."""
+    """Raises ValueError if any part of an argument is text that UTF-8 can't encode: DALI and JSON can't carry it."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -24,7 +24,7 @@ class Found:
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
-    # What elements are read as, and the stored type.
+    # The type that elements are read as, and the stored type.
     dtype: str
     stored: str
     # What is decoded at a time: inner chunks, where there are shards.
@@ -41,22 +41,24 @@ class Found:
     is_only: bool
 
     def arguments(self, path: str | None) -> dict[str, Any]:
-        """The reader's, that choose it; ``path`` is the store of arrays that have none of their own."""
+        """Returns the reader's arguments that choose this array. ``path``: the store of arrays that have none of their
+        own."""
         return ({} if names.is_location(self.name) else {"path": path}) | ({} if self.is_only else {"arrays": [self.name]})
 
     @property
     def decoded_bytes(self) -> int:
-        """Those of all elements."""
+        """Bytes of all elements, decoded."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def grid(self) -> tuple[int, ...]:
-        """How many chunks there are along each dimension, whether or not they are stored."""
+        """Returns how many chunks there are along each dimension, whether or not they are stored."""
         return tuple(-(-length // chunk) for length, chunk in zip(self.shape, self.chunks, strict=True))
 
 
 @dataclass(frozen=True)
 class Refused:
-    """An array that readers don't take, and their message. Nothing is wrong with one that is empty or not of numbers."""
+    """An array that readers don't take, and their message. ``is_sound``: nothing is wrong with it, but it is empty or
+    has no numbers."""
 
     name: str
     message: str
@@ -72,8 +74,8 @@ class Listing:
 
 
 def listed(path: str | None, arrays: Any, storage_options: StorageOptions | None) -> Listing:
-    """The arrays of one store, in the order of their names or as ``arrays`` has them; these may have stores of their own, and all
-    have where ``path`` is None. Reads metadata only.
+    """Lists the arrays of one store, in the order of their names, or those that ``arrays`` names, in its order. Those
+    may have stores of their own; all have where ``path`` is None. Reads metadata only.
 
     Raises:
         ValueError, TypeError, RuntimeError: The store can't be opened or listed, or an array that is named isn't in it.
@@ -99,8 +101,8 @@ def _of(array: Mapping[str, Any], is_only: bool) -> Found | Refused:
 
 
 def _packing(array: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that say how values are packed; what xarray encodes in base64 (fill values of floats in Zarr v3) as a
-    number, or as text where JSON has no such number."""
+    """Returns the attributes that say how values are packed. A fill value that xarray encodes in base64 (of floats in
+    Zarr v3) becomes a number, or text where JSON has no such number."""
     found = dict(array["packing"])
     fill = found.get("_FillValue")
     if isinstance(fill, str) and np.dtype(array["dtype"]).kind == "f":

@@ -18,18 +18,19 @@ from .._text import shape, size, wrapped
 # The command's own arguments.
 ARGUMENTS = {"seconds": False, "device_id": False}
 _NAME = "reader"
-# The parts of the work, by the names of their counters.
+# The parts of the work, and how the names of their counters begin.
 _STAGES = {"reading": "read", "decoding": "decode", "assembling": "assemble", "copying": "copy"}
-# From so large a share of its time on, a part counts as busy.
+# A part counts as busy if it works for at least this share of the time.
 _BUSY = 0.7
 # A difference in decoded bytes below this ratio isn't worth another copy of the data.
 _WORTH = 1.2
-# Sizes between which chunks are neither too few for many decoders nor too small to be read one by one.
+# Bytes of good chunks. Smaller ones are too small to be read one by one; of larger ones there are too few for many
+# decoders.
 _SMALL, _LARGE = 256 << 10, 16 << 20
 
 
 def bench(path: str | list[str] | None, options: Mapping[str, Any], show: bool) -> dict[str, Any]:
-    """The rates that were measured, and what explain says of the same reader.
+    """Measures a reader; returns the rates, and what explain says of the same reader.
 
     Raises:
         ValueError, TypeError, IndexError, MemoryError, RuntimeError: As building and running a pipeline with the reader does.
@@ -67,7 +68,7 @@ def _pipeline(arguments: dict[str, Any], batch_size: int, device: str, device_id
 
 
 class _Measuring:
-    """Epochs of readers, each opened anew: what one has decoded and keeps in memory must not serve the next epoch."""
+    """Runs epochs, each with a new reader: chunks that one keeps decoded in memory must not serve the next epoch."""
 
     def __init__(self, arguments: Mapping[str, Any], batch_size: int, device: str, device_id: int, epoch: int):
         self._how, self._epoch = (dict(arguments), batch_size, device, device_id), epoch
@@ -78,7 +79,7 @@ class _Measuring:
         self.gained: dict[str, float] = {}
 
     def run(self, seconds: float) -> Iterator[None]:
-        """One step for each second, of which opening the store takes its part."""
+        """Measures for so many seconds, opening the store included, and yields once for each second."""
         steps = 0
         while self.wall + self.opening < seconds:
             opened = time.perf_counter()
@@ -120,14 +121,14 @@ def _measured(measuring: _Measuring, plan: Mapping[str, Any]) -> dict[str, Any]:
         "read_bytes_per_second": gained["bytes_read"] / wall, "chunks_per_second": chunks / wall,
         "chunks_decoded_on_gpu": gained["chunks_decoded_gpu"] / chunks if chunks else None,
         "waits_per_batch": gained["waits"] / measuring.batches,
-        # The share of the cores, and how many threads were busy on average.
+        # The share of all cores that was busy; and for each part of the work, how many threads were busy on average.
         "cores_busy": measuring.cpu / wall / _cores(),
         **{f"{stage}_threads": gained[f"{name}_seconds"] / wall for stage, name in _STAGES.items()},
     }
 
 
 def _next(pipe: Any) -> None:
-    """One batch, which is given back at once."""
+    """Takes one batch and releases it at once."""
     pipe.schedule_run()
     pipe.share_outputs()
     pipe.release_outputs()
@@ -138,7 +139,7 @@ def _cores() -> int:
 
 
 def _bounds(measured: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """What keeps the reader from being faster: a sentence's end."""
+    """Returns what keeps the reader from being faster, as the end of a sentence."""
     if measured["waits_per_batch"] < 0.05:
         return "the loop that takes the batches: they were finished before they were asked for"
     memory = plan["memory"]
@@ -159,8 +160,8 @@ def _bounds(measured: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 
 def _faster_chunks(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For arrays of which more is decoded than samples take, or which have very small chunks: chunks that hold what a sample takes.
-    ``arguments`` are the reader's, in the operator's form."""
+    """Suggests chunks that hold what a sample takes, for arrays of which more is decoded than samples take, or which
+    have very small chunks. ``arguments`` are the reader's, in the operator's form."""
     if not any(array["dims"] for array in plan["arrays"]):
         return []
     axes = Axes.of_reader(arguments)
@@ -192,7 +193,8 @@ def _faster_chunks(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
 
 
 def _at_most(extents: list[int], item: int) -> list[int]:
-    """Chunks of these extents, halved along the longest dimension until they aren't too large."""
+    """Returns chunks of these extents, halved along the longest dimension until they aren't too large. ``item``: bytes
+    of an element."""
     found = list(extents)
     while math.prod(found) * item > _LARGE:
         i = max(range(len(found)), key=lambda n: found[n])
@@ -201,7 +203,7 @@ def _at_most(extents: list[int], item: int) -> list[int]:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """For people."""
+    """Formats what was measured for people."""
     lines = [
         *(f"store {path}" for path in found["path"]),
         f"{size(found['delivered_bytes_per_second'])}/s, {found['samples_per_second']:.1f} samples/s to the "

@@ -16,16 +16,18 @@ from .._text import number_of, wrapped
 from . import owned
 from .arrays import Found, Refused, listed
 
-# Beside those that select arrays and elements.
+# The reader's arguments that the command takes, beside those that select arrays and elements.
 RESOURCES = (
     *("storage_options", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency", "decode_threads"),
 )
-# How many messages of an array are told, and how many places of one: a report has a limit whatever a store is like.
+# The most messages that are reported of an array, and the most places of a message: a report stays bounded for any
+# store.
 _MESSAGES, _TOLD = 1000, 100
 
 
 def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str, Any]:
-    """What was found, of each store and array. ``options`` are the reader's, with ``sel`` or ``isel``.
+    """Decodes all chunks; returns what was found, by store and array. ``options`` are the reader's, with ``sel`` or
+    ``isel``.
 
     Raises:
         ValueError, TypeError, IndexError, RuntimeError, ImportError: A store can't be opened, or an argument is wrong.
@@ -57,7 +59,7 @@ class _Store:
         }
 
     def checked(self) -> Iterator[None]:
-        """One step for each chunk."""
+        """Decodes the chunks; yields after each one."""
         for array, entry in self._entries:
             if isinstance(array, Found):
                 start, end = self._regions[array.name]
@@ -88,7 +90,8 @@ class _Store:
 
 
 def _note(array: dict[str, Any], at: list[int], message: str, key: str | None) -> None:
-    """Adds a chunk, or an inner one of the shard at ``key``. Inner chunks of a shard whose index is damaged have one message."""
+    """Notes in an array's entry that the chunk at place ``at`` can't be read. ``key`` is the key of the chunk, or of
+    its shard. Inner chunks of a shard whose index is damaged share one message."""
     array["unreadable"] += 1
     damaged: list[dict[str, Any]] = array["damaged"]
     entry: dict[str, Any] | None = next((one for one in damaged[-_TOLD:] if one["message"] == message), None)
@@ -113,7 +116,8 @@ def _count(start: list[int], end: list[int], chunks: tuple[int, ...]) -> int:
 def _regions(
     arrays: list[Found | Refused], path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any],
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """For each array the elements of the chunks from the first selected one to the last, along each dimension."""
+    """Returns for each array where the region to be checked starts and ends along each dimension: from the chunk of the
+    first selected element to that of the last."""
     found = [array for array in arrays if isinstance(array, Found)]
     regions = {array.name: ([0] * len(array.shape), list(array.shape)) for array in found}
     selections: dict[str, dict[str, Any]] = {name: chosen.get(name) or {} for name in ("sel", "isel")}
@@ -136,13 +140,13 @@ def _regions(
 
 
 def _entry(array: Found | Refused) -> dict[str, Any]:
-    """Of an array, before its chunks are read."""
+    """Makes the entry of an array in the report, before its chunks are read."""
     entry: dict[str, Any] = {"name": array.name, "chunks": 0, "unreadable": 0, "damaged": []}
     return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, Refused) else entry
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """For people."""
+    """Formats what was found for people."""
     lines: list[str] = []
     for store in found["stores"]:
         lines.append("arrays with stores of their own" if store["path"] is None else f"store {store['path']}")
@@ -168,7 +172,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 
 def _short(message: str) -> str:
-    """A message without the store and the array, which stand before it."""
+    """Returns a message without the store and the array at its beginning."""
     return re.sub(r"^(?:zarr_reader: )?(?:store .*?, array '.*?'[,:] )?", "", message)
 
 

@@ -15,14 +15,14 @@ from .._text import number_of, read_as, shape, size, wrapped
 from . import owned, suggest
 from .arrays import Found, Refused, listed
 
-# Beside those that select arrays and elements.
+# The reader's arguments that the command takes, beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
 # Names of files with chunks or shards: c/0/1, c.0.1, 0/1, 0.1, and c or 0 of scalars.
 _CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*|c")
 
 
 def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of one store, or of arrays that all have stores of their own. ``options`` are the reader's.
+    """Returns what is known of one store, or of arrays that all have stores of their own. ``options`` are the reader's.
 
     Raises:
         ValueError, TypeError, IndexError, RuntimeError, ImportError: The store can't be opened, or an argument is wrong.
@@ -48,7 +48,8 @@ def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
         "stored": array.stored, "chunks": list(array.chunks),
         "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
         "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
-        # Of local folders: the files of chunks or shards, their bytes, and how many there are if none is missing.
+        # Of local folders: the bytes of files with chunks or shards, their number, and their number if none were
+        # missing.
         "stored_bytes": None if files is None else files[1], "files": None if files is None else files[0],
         "files_if_complete": math.prod(
             -(-length // part) for length, part in zip(array.shape, array.shards or array.chunks, strict=True)
@@ -59,7 +60,7 @@ def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
 
 
 def _files(path: str, array: Found) -> tuple[int, int] | None:
-    """How many files with chunks or shards a local array has, and their bytes; None for other stores."""
+    """Returns how many files with chunks or shards a local array has, and their bytes; None for other stores."""
     root = Path(os.path.expanduser(path.removeprefix("file://")))
     folder = root if path == array.name else root / array.name
     if "://" in str(root) or not root.is_dir() or (root / "refs").is_dir():
@@ -85,7 +86,7 @@ def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """For people."""
+    """Formats what is known for people."""
     taken = [array for array in found["arrays"] if "refused" not in array]
     decoded = size(sum(array["decoded_bytes"] for array in taken))
     place = "stores of their own" if found["path"] is None else f"store {found['path']}"

@@ -9,7 +9,7 @@ from .._arguments import names, values
 
 
 def listed(arrays: Any) -> list[str] | None:
-    """The arrays that ``arrays`` names, each once; None where it is left out."""
+    """Returns the arrays that ``arrays`` names, each once; None where it is left out."""
     if arrays is None:
         return None
     found = list(cast(Mapping[str, Any], arrays).values()) if isinstance(arrays, Mapping) else values.items(arrays)
@@ -17,16 +17,17 @@ def listed(arrays: Any) -> list[str] | None:
 
 
 def has_all(arrays: Any) -> bool:
-    """Whether all of ``arrays`` have stores of their own, so that no other is needed."""
+    """Returns whether all of ``arrays`` have stores of their own, so that no other store is needed."""
     found = listed(arrays)
     return bool(found) and all(names.is_location(array) for array in found)
 
 
 def places(stores: list[str], arrays: Any) -> list[str | None]:
-    """The stores that are looked at one by one: None stands for those that all of ``arrays`` have themselves.
+    """Returns the stores that are looked at one by one. None stands for the arrays' own stores, where all of ``arrays``
+    have one.
 
     Raises:
-        ValueError: There are several beside arrays that have their own.
+        ValueError: There are several stores beside arrays with stores of their own.
     """
     if len(stores) > 1 and any(names.is_location(array) for array in listed(arrays) or []):
         raise ValueError(

@@ -15,10 +15,11 @@ ARGUMENTS = options.ARGUMENTS
 
 
 def rechunk(paths: list[str], given: Mapping[str, Any], show: bool) -> dict[str, Any]:
-    """The report of :func:`dali_zarr._rechunk.run.rechunk`, with ``why`` of what ``for`` chose.
+    """Returns the report of :func:`dali_zarr._rechunk.run.rechunk`, and under ``why`` the reasons for what ``--for``
+    chose.
 
     Raises:
-        ValueError, TypeError, IndexError, ImportError, RuntimeError: As that has it.
+        ValueError, TypeError, IndexError, ImportError, RuntimeError: As that function.
     """
     if len(paths) != 2:
         raise ValueError(f"expected SOURCE and TARGET before the options, but found {number_of(len(paths), 'path')}")
@@ -35,7 +36,7 @@ def rechunk(paths: list[str], given: Mapping[str, Any], show: bool) -> dict[str,
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """For people."""
+    """Formats the report for people."""
     lines: list[str] = []
     for array in found["arrays"]:
         stored = f"{shape(array['shape'])} {array['dtype']} in chunks of {shape(array['chunks'])}"

@@ -12,7 +12,7 @@ from .. import _arguments, _native
 from .._arguments import names
 from .arrays import Found
 
-# A suggested batch has about as many bytes, and no more samples and arrays.
+# Of a suggested batch: about how many bytes it has, and the most samples and arrays.
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 # Steps of a suggested window of episodes, and elements along each side of a crop.
 _STEPS, _CROP = 16, 64
@@ -26,15 +26,16 @@ class Call:
 
     arguments: Mapping[str, Any]
     about: str | None = None
-    # The loader's own, which explain doesn't know.
+    # The loader's own arguments, which explain doesn't know.
     of_loader: Mapping[str, Any] | None = None
 
 
 def suggested(
     path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """The call that fits (``suggested``), in words (``about``), and what explain says of it on a GPU (``explained``); None where
-    one reader can't take the arrays. ``outputs``: names that were given for those of arrays; None where no arrays were named."""
+    """Returns the call that fits (``suggested``), what it reads in words (``about``), and what explain says of it on a
+    GPU (``explained``). All are None where one reader can't take the arrays. ``outputs``: the names of outputs that
+    were given, by array; None where no arrays were named."""
     if not found:
         return {"suggested": None, "about": None, "explained": None}
     for call in _calls(path, options, found, outputs):
@@ -65,12 +66,13 @@ def _explained(call: Call, batch_size: int = 1, **how: Any) -> dict[str, Any]:
 def _calls(
     path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None,
 ) -> Iterator[Call]:
-    """The calls that may fit, the best first."""
+    """Yields the calls that may fit, the best first."""
     if path is not None and outputs is None and not options.keys() - {"storage_options"}:
         for call in (*_sparse(found), *_episodes(found), *_images(found)):
             yield Call({"path": path, **call.arguments, **options}, call.about, call.of_loader)
     largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
-    # Arrays that all have stores of their own are named because they belong together, though names of dimensions may lack.
+    # Arrays that all have stores of their own were named by the user: they belong together, even if dimensions have no
+    # names.
     like = found if path is None else [
         one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)
     ]
@@ -84,7 +86,8 @@ def _calls(
 
 
 def _sparse(found: list[Found]) -> Iterator[Call]:
-    """Rows of matrices as AnnData and SciPy have them, ``X`` first. A matrix by columns isn't read so, as explain finds out."""
+    """Yields calls for rows of matrices as AnnData and SciPy store them, ``X`` first. Explain refuses a matrix that is
+    stored by columns."""
     by_name = {array.name: array for array in found}
     groups = [name.removesuffix("indptr") for name in by_name if name.rpartition("/")[2] == "indptr"]
     groups = [group for group in groups if {group + "data", group + "indices"} <= by_name.keys()]
@@ -96,7 +99,7 @@ def _sparse(found: list[Found]) -> Iterator[Call]:
 
 
 def _episodes(found: list[Found]) -> Iterator[Call]:
-    """Windows within episodes, whose ends are in an array that is called so."""
+    """Yields calls for windows within episodes. An array whose name ends with ``_ends`` says where episodes end."""
     for ends in found:
         if len(ends.shape) != 1 or not ends.name.endswith(("episode_ends", "_ends")) or ends.dtype[:1] not in "iu":
             continue
@@ -113,7 +116,7 @@ def _episodes(found: list[Found]) -> Iterator[Call]:
 
 
 def _images(found: list[Found]) -> Iterator[Call]:
-    """Crops of the finest level of an image, and of labels that have its shape."""
+    """Yields calls for crops of the finest level of an image, and of labels that have its shape."""
     images = [array for array in found if _is_image(array) and "labels" not in array.name.split("/")]
     if not images:
         return
@@ -139,5 +142,5 @@ def _images(found: list[Found]) -> Iterator[Call]:
 
 
 def _is_image(array: Found) -> bool:
-    """Whether its axes are those of images."""
+    """Returns whether the array's axes are those of images."""
     return array.dims[-2:] == ("y", "x") and set(array.dims) <= _AXES and len(set(array.dims)) == len(array.dims)

@@ -1,4 +1,4 @@
-"""Words of the command line as arguments: ``--name value ...``."""
+"""Converts words of the command line, ``--name value ...``, to arguments."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .. import _dali
 from .._arguments import by_name, names, values
 from .._hints import did_you_mean
 
-# Lists of whole numbers that may be long, and therefore ranges as Python's slices: 0:24 or 0:240:24.
+# Arguments that may be long lists of whole numbers. Ranges may be written as Python's slices: 0:24 or 0:240:24.
 _RANGES = ("segments", "breaks", "offsets")
 _RANGE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+)?)?")
-# Of rechunk.
+# Arguments of rechunk that are text.
 _TEXT = ("chunks", "shards", "codec", "memory", "scheduler", "for", "target_options")
 
 
 def _is_text(name: str) -> bool:
-    """Whether an argument's values are text, whatever they look like."""
+    """Returns whether an argument's values are text, whatever they look like."""
     if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels", *_TEXT) or name in values.BYTES:
         return True
     return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
 
 
 def of_reader() -> dict[str, bool]:
-    """The reader's arguments that may be given beside the store, and whether each is true or false."""
+    """Returns the reader's arguments that may be given beside the store, and for each whether it is a bool."""
     types, schema = _dali.module("types"), _dali.schema()
     given: set[str] = set(schema.GetArgumentNames()) - names.DALIS - {"path"}
     others = dict.fromkeys((*names.SELECTION, "batch_size", "device"), False)
@@ -35,8 +35,8 @@ def of_reader() -> dict[str, bool]:
 
 
 def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
-    """``--name value ...`` as arguments: several values are a list, and none stands for true. ``known`` tells the names, and
-    whether each is true or false.
+    """Converts ``--name value ...`` to arguments. Several values are a list, and no value stands for true. ``known``
+    has the names, and for each whether it is a bool.
 
     Raises:
         ValueError: A name isn't known or is given twice, or a value is missing or can't be read.
@@ -71,7 +71,7 @@ def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
 
 
 def _name(word: str, known: Mapping[str, bool]) -> str:
-    """The argument that is meant by ``--word``."""
+    """Returns the argument that is meant by ``--word``. Raises ValueError if there is none."""
     name = word.replace("-", "_")
     if name == "path":
         raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
@@ -85,7 +85,8 @@ def _name(word: str, known: Mapping[str, bool]) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
+    """Converts a word to a value: anything that is JSON, such as a number or true; one of DALI's types; else the text
+    itself."""
     if name == "dtype" and text.startswith("types."):
         types = _dali.module("types")
         found = getattr(types, text.removeprefix("types."), None)
@@ -101,7 +102,8 @@ def _value(name: str, text: str) -> Any:
 
 
 def _arrays(words: list[str]) -> list[Any]:
-    """Names of arrays, or ``OUTPUT=ARRAY`` as a single dictionary. What begins with a location is no output."""
+    """Returns names of arrays as they are, or ``OUTPUT=ARRAY`` as a single dictionary. A word that begins like a
+    location has no output, even if it contains "="."""
     entries = [word.partition("=") for word in words]
     named = [bool(equals) and not names.is_location(os.path.expanduser(output)) for output, equals, _ in entries]
     if not any(named):
@@ -116,10 +118,10 @@ def _arrays(words: list[str]) -> list[Any]:
 
 
 def _by_name(name: str, words: list[Any]) -> list[Any]:
-    """``NAME=VALUE``, ``NAME=A,B`` or, by output and dimension, ``NAME=DIM=VALUE,DIM=VALUE``, as a single dictionary; other words
-    as they are."""
+    """Converts ``NAME=VALUE``, ``NAME=A,B`` or, by output and dimension, ``NAME=DIM=VALUE,DIM=VALUE`` to a single
+    dictionary; returns other words as they are."""
     entries = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
-    # What mean and stddev have else is a file, whose name may have any letters.
+    # Any other word of mean and stddev is a file, whose name may contain "=".
     is_file = name in ("mean", "stddev") and not all(_is_number(part) for _, _, text in entries for part in text.split(","))
     if is_file or not any(equals for _, equals, _ in entries):
         return words
@@ -139,13 +141,14 @@ def _named(name: str, text: str) -> Any:
 
 
 def _slice(text: Any) -> slice | None:
-    """``FIRST:END`` or ``FIRST:END:STEP``, each of which may be left out; None for anything else."""
+    """Converts ``FIRST:END`` or ``FIRST:END:STEP`` to a slice; each number may be left out. Returns None for anything
+    else."""
     match = _RANGE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else slice(*(None if part is None else int(part) for part in match.groups()))
 
 
 def _ranges(name: str, words: list[Any]) -> list[Any]:
-    """Numbers, with ranges as slices; of segments one range alone may be open."""
+    """Replaces ranges by their numbers. If segments are a single range, it becomes a slice, and may be open."""
     found: list[Any] = []
     for word in words:
         given = _slice(word)
@@ -168,7 +171,7 @@ def _numbers(name: str, word: str, given: slice) -> list[int]:
 
 
 def _picked(word: str) -> str:
-    """``DIM=0:3,7`` with its ranges written out."""
+    """Returns ``DIM=0:3,7`` with its ranges written out."""
     dim, equals, text = word.rpartition("=")
     lists = [[one for part in of.split(",") for one in _of_part(part)] for of in text.split("|")]
     return dim + equals + "|".join(",".join(one) for one in lists)
@@ -188,7 +191,8 @@ def _is_number(text: str) -> bool:
 
 
 def _selection(name: str, words: list[str]) -> dict[str, Any]:
-    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary; of positions ``DIM=FIRST:END`` too."""
+    """Converts ``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) to a dictionary; for ``isel`` also
+    ``DIM=FIRST:END``."""
     found: dict[str, Any] = {}
     for word in words:
         dim, equals, text = word.partition("=")
@@ -207,7 +211,8 @@ def _selection(name: str, words: list[str]) -> dict[str, Any]:
 
 
 def _label(text: str) -> Any:
-    """A number, or text: a year is text, a date."""
+    """Returns a number, if the text is one, else the text. Years are numbers here; they are looked up as dates
+    later."""
     try:
         value = json.loads(text)
     except ValueError:

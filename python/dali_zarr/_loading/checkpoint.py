@@ -1,7 +1,8 @@
 """DALI's checkpoints, taken apart: the states of a pipeline's operators by name.
 
-A checkpoint is a message of Protocol Buffers. Its field 1 is repeated, one for each operator, with the name in field 1 and the
-state in field 2; the other fields belong to the pipeline. Only this much is known of it here: all other bytes stay as they are.
+A checkpoint is a message of Protocol Buffers. Its field 1 is repeated, once for each operator, with the operator's name
+in field 1 and its state in field 2. The other fields belong to the pipeline. This module knows no more of the format:
+all other bytes stay as they are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ _OPERATOR, _NAME, _STATE = 1, 1, 2
 
 
 def states(checkpoint: bytes) -> dict[str, bytes]:
-    """The operators' states by their names.
+    """Returns the operators' states by their names.
 
     Raises:
         ValueError: It isn't a checkpoint.
@@ -19,7 +20,7 @@ def states(checkpoint: bytes) -> dict[str, bytes]:
 
 
 def with_states(checkpoint: bytes, new: Mapping[str, bytes]) -> bytes:
-    """The checkpoint with other states for some of its operators.
+    """Returns the checkpoint with ``new`` states for some of its operators.
 
     Raises:
         ValueError: It isn't a checkpoint.
@@ -41,7 +42,7 @@ def _operator(body: bytes) -> tuple[str, bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | None, bytes]]:
-    """Each field's number, its content where that is bytes, and all of its bytes."""
+    """Yields each field's number, its content (None unless that is bytes), and all of its bytes."""
     at = 0
     while at < len(message):
         start = at

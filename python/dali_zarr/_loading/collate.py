@@ -1,4 +1,4 @@
-"""What a loader is asked to make of ragged outputs, whatever its batches are made of."""
+"""The form (``collate``) that a loader gives ragged outputs: the checks that PyTorch's and JAX's loaders share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ LENGTHS = "lengths"
 
 
 class Choice:
-    """What is asked for, which fits the outputs."""
+    """The form that is asked for. It fits the outputs."""
 
     def __init__(
         self, how: Collate, columns: int | None, ragged: Ragged, places: Sequence[Place], added: Callable[[str], str],
     ):
-        """Checks it. ``added`` gives the name of what comes for a matrix, by its group.
+        """Checks the form. ``added`` returns the name of the entry that a batch gets for a matrix, given the matrix's
+        group.
 
         Raises:
-            ValueError: It doesn't fit the outputs.
+            ValueError: The form doesn't fit the outputs.
         """
         self.how, self.ragged = how, ragged
         wide = columns if columns is not None else ragged.columns
@@ -36,9 +37,9 @@ class Choice:
             raise ValueError(f"dali_zarr: columns: expected a whole number of at least 0, but found {given!r}")
         if how == "padded" and (LENGTHS,) in places:
             raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
-        # For each part of a matrix: what comes for the matrix, its data and its indices.
+        # For each part of a matrix, the places of the entry for the matrix, of its data and of its indices.
         self.matrices = _matrices(ragged, places, wide, added) if how == "csr" else {}
-        # Where there are matrices, they have columns.
+        # Columns of the matrices. ``_matrices`` has made sure that the number is known.
         self.columns = wide or 0
 
 
@@ -49,19 +50,20 @@ def check_name(how: Any) -> None:
 
 
 def check_needless(how: Collate | None, columns: int | None) -> None:
-    """Raises ValueError if one is given, of outputs of which none is ragged."""
+    """Raises ValueError if ``collate`` or ``columns`` is given though no output is ragged."""
     for name, value in {"collate": how, "columns": columns}.items():
         if value is not None:
             raise ValueError(f"dali_zarr: {name}: expected ragged or ragged_ends with it, but found neither; leave it out")
 
 
 def is_in_columns(indices: npt.NDArray[Any], columns: int) -> bool:
-    """Whether all indices are columns. One pass is enough: without their sign negative ones are the largest."""
+    """Returns whether all indices are columns. One pass is enough: read as unsigned numbers, negative indices are the
+    largest."""
     return indices.size == 0 or bool(indices.view(f"u{indices.itemsize}").max() < columns)
 
 
 def beyond_columns(lowest: int, highest: int, columns: int) -> ValueError:
-    """The exception for indices that aren't columns."""
+    """Makes the exception for indices that aren't columns."""
     return ValueError(
         f"dali_zarr: collate='csr': expected indices from 0 to {columns - 1}, the columns of the matrix, but found "
         f"{lowest if lowest < 0 else highest}; the store is damaged, or `columns` is too small"
@@ -69,16 +71,17 @@ def beyond_columns(lowest: int, highest: int, columns: int) -> ValueError:
 
 
 def indices_of(names: Sequence[str]) -> list[str]:
-    """The arrays that hold the columns of a matrix."""
+    """Returns the arrays that hold the column indices of a matrix."""
     return [name for name in names if name.rpartition("/")[2] == "indices"]
 
 
-# What changes the values of outputs.
+# Arguments that change the values of outputs.
 _OF_VALUES = ("dtype", "mean", "stddev", "channels", "mask_and_scale", "fillna")
 
 
 def of_values(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a reader of matrices, where what changes values applies to all outputs but the matrices' indices.
+    """Returns the arguments of a reader of matrices, such that those that change values leave the matrices' indices
+    alone.
 
     Raises:
         ValueError: An argument names indices.

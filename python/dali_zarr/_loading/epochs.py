@@ -1,8 +1,9 @@
-"""Where a loader is in its epochs: the arithmetic of the reader's shards, from the state that the reader itself gives.
+"""Where a loader is in its epochs: the arithmetic of the reader's shards, from the reader's own state.
 
-The reader pads (``pad_last_batch``), so that all ranks have equally many full batches; how many samples of a batch are real
-follows from the sizes of shards. See the engine's ``order/course.rs``: a *leg* is what one number of shards delivers, either
-whole epochs, or first what another number of shards had left of an epoch.
+The reader pads (``pad_last_batch``), so that all ranks have equally many full batches. How many samples of a batch are
+real follows from the sizes of shards. The engine does the same arithmetic in ``order/schedule.rs``. A *leg*, there
+called a segment, is the part of a schedule with one number of shards. It begins with a whole epoch, or with the rest
+that earlier legs left of an epoch.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ import numpy as np
 
 
 def check_flags(**flags: Any) -> None:
-    """Raises TypeError unless all are True or False: any text counts as true."""
+    """Raises TypeError unless all are True or False: any text, even "no", would count as true."""
     for name, flag in flags.items():
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
 
 
 def check_last_batch(drop_last: Any, pad_last_batch: Any) -> None:
-    """Raises TypeError or ValueError unless one of them at most is True."""
+    """Raises TypeError or ValueError unless at most one of both is True."""
     check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
     if drop_last and pad_last_batch:
         raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
 
 
 def whole_batches(samples: int, num_shards: int, batch_size: int) -> int:
-    """The batches of each rank that are full on all of them, which ``drop_last`` keeps."""
+    """Returns how many batches of an epoch are full on all ranks: ``drop_last`` keeps them."""
     return samples // num_shards // batch_size
 
 
 def check_whole_batches(samples: int, num_shards: int, batch_size: int) -> None:
-    """Raises ValueError where ``drop_last`` keeps none."""
+    """Raises ValueError where ``drop_last`` keeps no batch."""
     if not whole_batches(samples, num_shards, batch_size):
         raise ValueError(
             f"dali_zarr: drop_last: expected at least one whole batch, but the {samples} samples on {num_shards} ranks are less "
@@ -45,23 +46,24 @@ def check_whole_batches(samples: int, num_shards: int, batch_size: int) -> None:
 
 @dataclass(frozen=True)
 class Leg:
-    """What all ranks deliver with one number of shards."""
+    """A part of the schedule with one number of shards. It is the same for all ranks."""
 
     num_shards: int
     batch_size: int
     stick_to_shard: bool
-    # The epoch in which it begins, with so many samples that others left of it; 0: with the whole epoch.
+    # The epoch in which it begins.
     epoch: int
+    # How many samples of that epoch earlier legs left. 0: it begins with the whole epoch.
     rest: int
     # How many samples each rank has delivered, repetitions included.
     delivered: int
 
     def padded(self, samples: int) -> int:
-        """What each rank delivers of so many samples."""
+        """Returns how many samples each rank delivers, repetitions included, if there are ``samples`` in all."""
         return math.ceil(math.ceil(samples / self.num_shards) / self.batch_size) * self.batch_size
 
     def held(self, samples: int, shard: int) -> int:
-        """How many of the samples a shard has."""
+        """Returns how many of ``samples`` a shard has."""
         return samples * (shard + 1) // self.num_shards - samples * shard // self.num_shards
 
 
@@ -70,10 +72,10 @@ class Part:
     """The epoch, or the rest of one, that a rank is in."""
 
     epoch: int
-    # Over all ranks, and of this one.
+    # Samples over all ranks, and of this rank.
     samples: int
     own: int
-    # Of each rank: how many there are, padded, and how many of them were delivered.
+    # Batches of each rank, a padded last one included, and how many of them were delivered.
     batches: int
     done: int
     shard: int
@@ -90,7 +92,8 @@ class Course:
 
     @classmethod
     def of_state(cls, state: str, shard_id: int, num_shards: int, batch_size: int, stick_to_shard: bool) -> Course:
-        """The course of a reader that begins with this state, which one with other shards may have written."""
+        """Returns the course of a reader that begins with this state. A reader with other shards may have written the
+        state."""
         found: dict[str, Any] = json.loads(state)
         names = Leg.__dataclass_fields__
         legs = tuple(Leg(**{name: leg[name] for name in names}) for leg in found["legs"])
@@ -101,7 +104,8 @@ class Course:
         return course._divided(Leg(num_shards, batch_size, stick_to_shard, 0, 0, 0))
 
     def _divided(self, new: Leg) -> Course:
-        """What the last leg left, divided by the shards of ``new``: the rest of its epoch, or the next one if nothing is left."""
+        """Returns the course in which ``new`` follows the last leg. Its shards divide the rest of the leg's epoch, or
+        the next epoch if nothing is left."""
         leg = self.legs[-1]
         if leg.delivered == 0:
             return replace(self, legs=(*self.legs[:-1], replace(new, epoch=leg.epoch, rest=leg.rest)))
@@ -114,7 +118,7 @@ class Course:
         return replace(self, legs=(*before, replace(new, epoch=first.epoch, rest=left)))
 
     def part(self, leg: Leg | None = None, shard_id: int | None = None) -> Part:
-        """Where the last leg is."""
+        """Returns where a rank is in a leg; by default this rank, in the last leg."""
         leg = leg or self.legs[-1]
         shard_id = self.shard_id if shard_id is None else shard_id
         k, first, turn = leg.delivered, leg.epoch, 0
@@ -131,26 +135,28 @@ class Course:
         return Part(first + later, self.samples, own, length // leg.batch_size, done // leg.batch_size, shard, False)
 
     def batches_before(self) -> int:
-        """Batches of this epoch that ranks delivered before the last leg, if that began in mid-epoch."""
+        """Returns how many batches of this epoch each rank delivered before the last leg; 0 unless that began in
+        mid-epoch."""
         return sum(self.part(leg).done for leg in self.legs[:-1]) if self.part().is_rest else 0
 
     def after(self, batches: int) -> Course:
-        """The course after so many batches more."""
+        """Returns the course after this many more batches."""
         leg = self.legs[-1]
         return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=leg.delivered + batches * leg.batch_size)))
 
     def at(self, epoch: int) -> Course:
-        """The course at the beginning of a whole epoch."""
+        """Returns the course at the beginning of a whole epoch."""
         leg = self.legs[-1]
         whole = leg.epoch + bool(leg.rest)
         if epoch >= whole:
             delivered = (leg.padded(leg.rest) if leg.rest else 0) + (epoch - whole) * leg.padded(self.samples)
             return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=delivered)))
-        # Before the leg began: as if its shards had been those of all epochs.
+        # The epoch is before the leg: as if the leg's shards had been used from the first epoch on.
         return replace(self, legs=(replace(leg, epoch=0, rest=0, delivered=epoch * leg.padded(self.samples)),))
 
     def written(self, state: str) -> str:
-        """A reader's state, with its place being that of this course, at the beginning of an epoch."""
+        """Returns a reader's state with its place replaced by that of this course, which is at the beginning of an
+        epoch."""
         found: dict[str, Any] = json.loads(state)
         part = self.part()
         leg = self.legs[-1]
@@ -159,5 +165,5 @@ class Course:
         found["epoch"] = part.epoch
         found["position"] = self.samples * part.shard // leg.num_shards
         found["shard_id"] = self.shard_id
-        found.pop("check", None)  # of the legs before; the reader writes one of these
+        found.pop("check", None)  # the check of the old legs; the reader writes that of the new ones
         return json.dumps(found, separators=(",", ":"))

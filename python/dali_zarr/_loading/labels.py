@@ -23,13 +23,13 @@ class Labels:
     def __init__(self, arguments: Mapping[str, Any], selected: Collection[str] = ()):
         self._arguments, self._selected = arguments, selected
         self._axes: Axes | None = None
-        # One array for all stores, or one for each.
+        # By dimension: one array for all stores, or one for each; None where there are no coordinates.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
-        # Of segments, of all stores or of each.
+        # Where segments begin and end: one array for all stores, or one for each.
         self._bounds: list[npt.NDArray[np.int64]] | None = None
 
     def axes(self) -> Axes:
-        """The dimensions of what is read."""
+        """Returns the dimensions of what is read. Reads metadata the first time."""
         if self._axes is None:
             self._axes = Axes.of_reader(self._arguments)
         return self._axes
@@ -38,12 +38,12 @@ class Labels:
         return any(self._arguments.get(name) for name in RAGGED)
 
     def windows(self, output: str | None = None) -> list[tuple[int, int]]:
-        """The window and its stride along each of ``dims``: of one output, or the longest."""
+        """Returns the window and its stride along each of ``dims``: of one output, or the longest."""
         return self.axes().windows(self._arguments, output)
 
     def check(self, selected: Collection[str]) -> None:
-        """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
-        position would mean another thing in each. Coordinates that can't be read aren't compared."""
+        """Raises ValueError where joined stores have different coordinates along a dimension that isn't ``selected``: a
+        position would mean something else in each store. Coordinates that can't be read aren't compared."""
         path = self._arguments.get("path") or ""
         if not self._is_ragged() and any(map(names.is_location, self._named())):
             self._check_text()
@@ -68,14 +68,14 @@ class Labels:
                     )
 
     def _named(self) -> list[str]:
-        """The arrays that are named."""
+        """Returns the names and locations in the argument ``arrays``."""
         given: Any = self._arguments.get("arrays") or []
         listed: list[Any] = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else items(given)
         return [str(one) for one in listed]
 
     def _check_text(self) -> None:
-        """Raises ValueError where arrays of several stores, which are in step, have coordinates of text that differ. The engine
-        compares numbers and times."""
+        """Raises ValueError where arrays from several stores, which are cut in step, have different coordinates that
+        are text. The engine compares coordinates that are numbers or times."""
         axes = self.axes()
         for dim in axes.dims:
             try:
@@ -93,17 +93,19 @@ class Labels:
                     )
 
     def of(self, index: npt.NDArray[np.int64], offset: int, output: str | None = None) -> dict[str, npt.NDArray[Any]]:
-        """Labels by dimension, of samples with this ``index`` (sample, column), plus ``offset`` along the first one.
+        """Returns labels by dimension, of samples with this ``index`` (sample, column), shifted by ``offset`` along the
+        first of dims.
 
-        Their shape is (sample,), or (sample, window) along dimensions that have windows: those of an ``output``, or the longest.
-        Elements that the store doesn't have are NaT or NaN, as are those that are padded, since they are outside of the region or
-        of the sample's segment; where edges are repeated, they are those at the edge.
-        Dimensions without coordinates have positions. Others, of which ``pick`` or a selection takes some elements, have the labels
-        of these: (element,), or (sample, element) where stores differ; none if a sample then reaches from one into another.
+        Their shape is (sample,), or (sample, window) along dimensions that have windows: those of an ``output``, or the
+        longest. Elements that the store doesn't have are NaT or NaN. So are padded elements, which are outside of the
+        region or of the sample's segment; where edges are repeated, they have the label at the edge. Dimensions without
+        coordinates have positions. Other dimensions, of which ``pick`` or a selection takes some elements, have the
+        labels of these elements: (element,), or (sample, element) where stores differ. They are left out if a sample
+        then reaches from one store into another.
 
         Raises:
-            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension; samples
-                are ragged.
+            AttributeError: Samples are ragged; or a sample reaches from one store into another that has different
+                coordinates along another dimension.
         """
         if self._is_ragged():
             raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
@@ -154,8 +156,8 @@ class Labels:
         return found
 
     def _picked(self, axes: Axes, dim: str) -> list[npt.NDArray[Any]]:
-        """The labels, or positions, of the elements that are picked along a dimension that samples aren't cut along: those of all
-        stores, or of each. None if they can't be read."""
+        """Returns the labels, or positions, of the elements that are picked along a dimension that samples aren't cut
+        along: one array for all stores, or one for each. Empty if they can't be read."""
         if dim not in self._values:
             try:
                 found = axes.coordinates_by_store(dim)
@@ -165,7 +167,7 @@ class Labels:
                 return []
             if found is None:
                 lengths = axes.lengths(dim)
-                # A selection of all elements is none.
+                # A selection of all elements makes no pick.
                 found = [np.array(one, np.int64) for one in axes.picks.get(dim) or map(range, lengths)]
                 found = [np.where(one < 0, one + lengths[i], one) for i, one in enumerate(found)]
             self._values[dim] = found[:1] if all(_equal(one, found[0]) for one in found) else found
@@ -175,10 +177,10 @@ class Labels:
         self, axes: Axes, i: int, index: npt.NDArray[np.int64], segments: npt.NDArray[np.int64] | None,
         stores: npt.NDArray[np.int64] | None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the segments of samples start and end along one of ``dims``."""
+        """Returns where the segments of samples start and end along one of ``dims``."""
         if i > 0:
             own = stores if stores is not None else np.zeros(len(index), np.int64)
-            # The end is as many distances from the start as there are elements.
+            # The end is the start plus the number of elements times their distance.
             regions = axes.regions(i, self._arguments)
             ends = [(start, start - (start - end) // spacing * spacing) for start, end, spacing in regions]
             found = np.array(ends, np.int64)[own]
@@ -189,15 +191,16 @@ class Labels:
         starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
         for store, bounds in enumerate(self._bounds):
             own = np.full(len(index), True) if stores is None else stores == store
-            # With the ends left out, what is before the first or after the last segment counts to it.
-            # Segments outside of the region are empty.
+            # Elements before the first segment count as in the first, those after the last as in the last. Segments
+            # outside of the region are empty.
             at = self._around(axes, index[own][:, 0], bounds) if segments is None else segments[own]
             starts[own], ends[own] = bounds[at], bounds[at + 1]
         return starts, ends
 
     def _around(self, axes: Axes, first: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The segments, between ``bounds``, of samples with these starts: those that hold all that a sample's windows have of the
-        region, or the start where several do, or none."""
+        """Returns the number of the segment, between ``bounds``, of each sample with these starts. It is the segment
+        that holds all that the sample's windows read of the region. Where several segments hold parts of it, or none
+        does, it is the segment of the start."""
         offsets = [int(offset) for offset in self._arguments.get("offsets") or [0]]
         last = first + max(offsets) + axes.span(self._arguments, 0) - 1
         begin = first + min(offsets)
@@ -222,8 +225,8 @@ class Labels:
         self, axes: Axes, dim: str, first: npt.NDArray[np.int64], along: tuple[int, int],
         within: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
     ) -> npt.NDArray[np.int64]:
-        """Which store each sample is in, by its first element, its window and stride ``along`` the first of ``dims`` and, if known,
-        where its segment starts and ends."""
+        """Returns which store each sample is in. ``first``: its first element. ``along``: window and stride along the
+        first of ``dims``. ``within``: where its segment starts and ends, if known."""
         window, stride = along
         if window < 0:
             window = axes.region_length(0, self._arguments)
@@ -240,14 +243,15 @@ class Labels:
 
 
 def check_stores(arguments: Mapping[str, Any], asked: Mapping[str, Any]) -> Labels:
-    """The labels of a reader with these arguments, in the operator's form. ``asked`` has ``sel`` and ``isel`` as users gave them.
+    """Checks the coordinates of a reader's stores; returns its labels. ``arguments`` are in the operator's form,
+    ``asked`` has ``sel`` and ``isel`` as users gave them.
 
     Raises:
-        ValueError: Joined stores have other coordinates along a dimension without a selection.
+        ValueError: Joined stores have different coordinates along a dimension without a selection.
     """
     given = [cast("Mapping[Any, Any]", asked.get(name) or {}) for name in ("sel", "isel")]
     selected = {str(dim): indexer for one in given for dim, indexer in one.items()}
-    # slice(None) selects nothing.
+    # slice(None) is no selection.
     whole = {dim for dim, indexer in selected.items() if isinstance(indexer, slice) and indexer == slice(None)}
     labels = Labels(arguments, selected.keys() - whole)
     labels.check(selected)

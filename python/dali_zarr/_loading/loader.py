@@ -18,13 +18,13 @@ from .reading import NAME, Plan, Reading
 
 B = TypeVar("B")
 
-# So few batches at the end of an epoch are read and left out, instead of the store being opened anew.
+# If at most this many batches are left of an epoch, they are read and dropped. Otherwise the store is opened anew.
 _FEW = 2
 _VERSION = 1
 
 
 def _nothing(_found: list[Any], _valid: int) -> None:
-    """What is taken of a batch that is left out."""
+    """Takes nothing of a batch that is dropped."""
 
 
 def check_count(name: str, count: Any) -> None:
@@ -45,7 +45,7 @@ class Iteration(Iterator[B]):
         return next(self._batches)
 
     def close(self) -> None:
-        """Ends it, as of a generator."""
+        """Ends the iteration, as a generator's ``close`` does."""
         if close := getattr(self._batches, "close", None):
             close()
 
@@ -56,13 +56,14 @@ class BaseLoader(Generic[B]):
     def __init__(
         self, plan: Plan, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None = None, later: bool = False,
     ):
-        """Opens the store, or, if ``later``, checks that it could be.
+        """Opens the store; if ``later``, only checks that it can be opened.
 
         Args:
             plan: What is read, with the rank and the device as far as they are known.
-            placed: Gives the plan with the rank and the device as they are when it is called; None: they don't change.
+            placed: Returns the plan with the rank and the device as they are when it is called; None: they don't
+                change.
             drop_last, pad_last_batch: What becomes of the last batch.
-            later: Whether the store is opened when that is first needed.
+            later: Whether to open the store only when it is first needed.
 
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
@@ -76,7 +77,8 @@ class BaseLoader(Generic[B]):
         self._plan = plan
         self._drop_last, self._pad_last_batch = drop_last, pad_last_batch
         self._pid = os.getpid()
-        # The iteration that may go on, the epoch that the next one shall have, and whether that one goes on within an epoch.
+        # The number of the iteration that may go on; the epoch of the next iteration, if it was set; and whether the
+        # next iteration may go on within an epoch, since a state was loaded.
         self._turn = 0
         self._next_epoch: int | None = None
         self._is_restored = False
@@ -84,8 +86,8 @@ class BaseLoader(Generic[B]):
         self._placed = placed
         # Held while the store is opened or the first batch of an iteration is looked for: other threads may ask for the length.
         self._lock = threading.RLock()
-        # The process group by which the rank was found, and whether there ever was one; whether batches were handed out since the
-        # beginning, and with this rank.
+        # The process group that told the rank, and whether there ever was one. Whether batches were handed out at all
+        # (``_is_used``), and with this rank (``_is_shared``).
         self._group: Any = ranks.group()
         self._had_group = self._group is not None
         self._is_used = self._is_shared = False
@@ -122,14 +124,14 @@ class BaseLoader(Generic[B]):
         log.info("opened %r", self)
 
     def _settle(self, strict: bool = True) -> None:
-        """Finds the rank and the device anew, if they weren't given. Where they are others than those that the store was opened
-        for, it is opened anew, at once with ``strict``.
+        """Finds the rank and the device anew, if they weren't given. If they have changed since the store was opened,
+        it is opened anew: at once with ``strict``, else when it is next needed.
 
         Raises:
-            RuntimeError: With ``strict``, where batches were handed out that another rank would have had.
+            RuntimeError: With ``strict``, if the rank has changed after batches were handed out.
         """
         if os.getpid() != self._pid:
-            # A copy, whose pipeline isn't there: it may still tell what it is.
+            # A copy in another process, which has no pipeline. It can still describe itself.
             return
         with self._lock:
             if self._placed is not None:
@@ -140,7 +142,7 @@ class BaseLoader(Generic[B]):
     def _place(self, placed: Callable[[Plan], Plan], strict: bool) -> None:
         group, own, plan = ranks.group(), self._plan, placed(self._plan)
         if group is None and self._had_group:
-            # The environment may tell other ranks than the group did, those of machines for example.
+            # Keep the ranks that the group told. The environment may have others, such as numbers of machines.
             plan = replace(plan, shard_id=own.shard_id, num_shards=own.num_shards)
         self._had_group |= group is not None
         is_other = (plan.shard_id, plan.num_shards) != (own.shard_id, own.num_shards)
@@ -164,11 +166,11 @@ class BaseLoader(Generic[B]):
             self._plan = plan
 
     def _taken(self, found: list[Any], valid: int) -> B:
-        """A batch of the first ``valid`` samples of DALI's outputs, of which the last is the index."""
+        """Makes a batch of the first ``valid`` samples of DALI's outputs. The last output is the index."""
         raise NotImplementedError
 
     def _check_process(self) -> None:
-        """Raises RuntimeError where the pipeline can't be used."""
+        """Raises RuntimeError in a process that can't use the pipeline."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "dali_zarr: this loader was made in another process. It reads ahead with threads of its own and needs no worker "
@@ -188,17 +190,17 @@ class BaseLoader(Generic[B]):
         )
 
     def counters(self) -> dict[str, Any]:
-        """Those of the reader, as :func:`dali_zarr.counters` tells them, since the store was opened last."""
+        """The reader's counters since the store was opened last, as :func:`dali_zarr.counters` returns them."""
         return self._reading.counters()
 
     @property
     def batch_size(self) -> int:
-        """Samples in each batch of this rank, but perhaps the last."""
+        """Samples in each batch of this rank, except perhaps the last."""
         return self._plan.batch_size
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
+        """The number of the epoch that the last batch came from; before the first batch, of the next epoch."""
         if self._last_epoch is not None:
             return self._last_epoch
         if self._next_epoch is not None:
@@ -208,7 +210,7 @@ class BaseLoader(Generic[B]):
         return part.epoch + (part.done >= self._batches(part))
 
     def set_epoch(self, epoch: int) -> None:
-        """Has the next iteration be this epoch, whose order depends on seed and number alone."""
+        """Makes the next iteration this epoch. Its order depends only on the seed and the epoch's number."""
         given: Any = epoch
         if isinstance(given, bool) or not isinstance(given, SupportsIndex):
             raise TypeError(f"dali_zarr: set_epoch: expected an integer, but found {given!r}")
@@ -224,8 +226,8 @@ class BaseLoader(Generic[B]):
         )
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same on all ranks. Of an epoch that began with other ranks: what these have delivered of it
-        counts.
+        """Batches in an epoch, the same on all ranks. If the epoch began with another number of ranks, the batches that
+        those delivered count too.
 
         Raises:
             RuntimeError: Batches were handed out, and the process has another rank since.
@@ -276,7 +278,7 @@ class BaseLoader(Generic[B]):
             self._finish(part.epoch)
 
     def _begin(self) -> None:
-        """Goes to the beginning of the epoch that is to be iterated over."""
+        """Goes to the place where the next iteration begins."""
         part = self._reading.course.part()
         goes_on = part.done == 0 or (self._is_restored and part.done < self._batches(part))
         wanted, self._next_epoch = self._next_epoch, None
@@ -293,7 +295,8 @@ class BaseLoader(Generic[B]):
             self._go_to(wanted)
 
     def _finish(self, epoch: int) -> None:
-        """Leaves out what iterations, padding and ``drop_last`` leave of an epoch."""
+        """Reads and drops the batches of an epoch that aren't handed out: those after a break, after ``drop_last``, or
+        of padding."""
         while self._reading.course.part().epoch == epoch:
             self._reading.next(_nothing, 0)
         if not self._is_shared:
@@ -307,7 +310,7 @@ class BaseLoader(Generic[B]):
         self._begins = self._state()
 
     def _reopen(self, states: Mapping[str, bytes], template: bytes) -> None:
-        # Before the new pipeline takes as much memory.
+        # First, so that the memory of both pipelines isn't needed at once.
         self._reading.close()
         try:
             self._opened = Reading(self._plan, states, template)
@@ -335,7 +338,8 @@ class BaseLoader(Generic[B]):
         }
 
     def _states_of(self, state: Mapping[str, Any], template: bytes) -> dict[str, bytes]:
-        """Those of the operators, by name, in a loader's state."""
+        """Returns the operators' states by name, from a loader's state. On another rank, or with another transform,
+        only the reader's is there."""
         states = {NAME: state["reader"].encode()}
         if (state["rank"], state["world_size"]) == (self._plan.shard_id, self._plan.num_shards):
             whole = checkpoints.states(base64.b64decode(state["pipeline"]))
@@ -344,10 +348,11 @@ class BaseLoader(Generic[B]):
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the state was taken, also with another number of ranks or another batch size: what all ranks then had
-        not delivered of their epoch is divided anew.
+        """Goes on where the state was taken, also with another number of ranks or another batch size: the samples of
+        the epoch that all ranks had not delivered then are divided anew.
 
-        Random operators of a transform go on exactly on the same rank of as many; else they begin anew.
+        Random operators of a transform go on exactly if the rank and the number of ranks are the same. Else they begin
+        anew.
 
         Raises:
             ValueError: It isn't a loader's state, or one of a loader of other samples; the message says what differs.
@@ -378,7 +383,8 @@ class BaseLoader(Generic[B]):
         except Exception:
             plan, self._begins, self._is_shared = before
             if left is not None and plan is not self._plan:
-                # It was opened anew, for another rank: this one must not give batches that others have.
+                # The store was opened anew for another rank. Go back to the old rank and its place, so that this
+                # process doesn't give batches that others have.
                 if self._opened is not None:
                     self._opened.close()
                 self._opened, self._plan, self._begins = None, plan, left

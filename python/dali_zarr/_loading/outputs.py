@@ -15,11 +15,11 @@ Place = tuple[str, ...]
 
 
 def offsets_of(offsets: Any) -> list[int]:
-    """The operator's ``offsets``; empty where none are given.
+    """Returns the operator's ``offsets``; empty where none are given.
 
     Raises:
-        ValueError: There is a list or a dictionary without any.
-        TypeError: One isn't a whole number.
+        ValueError: A list or a dictionary is empty.
+        TypeError: An offset isn't a whole number.
     """
     if offsets is None:
         return []
@@ -37,8 +37,8 @@ def offsets_of(offsets: Any) -> list[int]:
 
 
 def offsets_by_group(offsets: Any, told: Sequence[int]) -> dict[str, int]:
-    """The offset in elements of the store of all outputs of a group, for the groups that have one alone. ``told`` are those that
-    the operator is given for :func:`offsets_of`."""
+    """Returns the offset of each group of outputs that has a single one, in elements of the store. ``told``: the
+    offsets that the operator gets, one for each that :func:`offsets_of` returns."""
     found: dict[str, int] = {}
     at = 0
     for name, value in cast(Mapping[str, Any], offsets).items() if isinstance(offsets, Mapping) else ():
@@ -74,7 +74,7 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask:
 
 @dataclass(frozen=True)
 class Source:
-    """What an output of the reader is of."""
+    """The array and the offset that an output of the reader comes from."""
 
     # The output's name; None: a stack of all arrays.
     array: str | None
@@ -83,17 +83,18 @@ class Source:
 
 
 def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Sequence[int]) -> dict[Place, Source]:
-    """What the outputs are of, by place. ``told`` are the offsets that the operator is given."""
+    """Returns the sources of the outputs, by place. ``told``: the offsets that the operator gets."""
     names: list[str | None] = [None] if stack_arrays else list(arrays)
     found = [Source(name, offset) for offset in told or [0] for name in names]
     return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
 
 
 def source_of(sources: Mapping[Place, Source], name: str, of_group: int) -> Source:
-    """What an entry of a batch is of, or of an inner batch whose own offset is ``of_group``, in elements of the store.
+    """Returns the source of an entry of a batch. Where several outputs have the name, the entry is one of an inner
+    batch, and has the offset ``of_group``, in elements of the store.
 
     Raises:
-        KeyError: It isn't an output of the reader that is shifted as a whole: the mask, the index, or what a transform made.
+        KeyError: The entry has no source: it is the mask, the index, or made by a transform.
     """
     found = {source for place, source in sources.items() if place[-1] == name}
     if not found:
@@ -103,7 +104,7 @@ def source_of(sources: Mapping[Place, Source], name: str, of_group: int) -> Sour
 
 
 def missing(batch: Mapping[str, Any], name: object) -> KeyError:
-    """The exception for an entry that a batch lacks: what there is."""
+    """Makes the exception for an entry that a batch lacks. It says what there is."""
     inner = [group for group, value in batch.items() if isinstance(value, Mapping) and name in value]
     if inner:
         hint = f"write batch[{inner[0]!r}][{name!r}]"
@@ -121,7 +122,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def nested(places: Sequence[Place], values: Sequence[T], make: Callable[[dict[str, Any], str], Any]) -> Any:
-    """Values by their names; ``make`` makes the mappings, given their content and, of inner ones, their name."""
+    """Puts values into mappings by their names. ``make`` makes a mapping, given its content and its name ("" for the
+    outer one)."""
     found: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for place, value in zip(places, values, strict=True):
@@ -137,7 +139,7 @@ def nested(places: Sequence[Place], values: Sequence[T], make: Callable[[dict[st
 
 
 def flattened(outputs: Any) -> tuple[list[Place], list[Any]]:
-    """What a transform gave, as places and values.
+    """Returns what a transform returned, as places and values.
 
     Raises:
         TypeError: It isn't a mapping by names.

@@ -17,7 +17,7 @@ from .._selection.stores import needed
 from .labels import Labels
 from .outputs import Source
 
-# A figure has no more panels.
+# The most panels of a figure.
 _PANELS = 16
 _COLUMNS = 4
 _SIZE = (4.2, 3.2)
@@ -25,7 +25,7 @@ _SIZE = (4.2, 3.2)
 
 @dataclass(frozen=True)
 class Output:
-    """What a batch holds under a name, in host memory, and where its samples are."""
+    """One entry of a batch, in host memory, and where its samples are."""
 
     title: str
     # None: a transform made it.
@@ -36,8 +36,8 @@ class Output:
 
 
 def plot(outputs: Sequence[Output], samples: Sequence[int], **how: Any) -> Any:
-    """A figure with a panel for each field: pictures of two dimensions, lines of one. Further dimensions have a panel for each
-    element. ``how`` goes to xarray's plotting.
+    """Draws a figure with a panel for each field: pictures of two dimensions, lines of one. Further dimensions have a
+    panel for each element. ``how`` goes to xarray's plotting.
 
     Raises:
         ImportError: xarray or Matplotlib isn't installed.
@@ -86,7 +86,7 @@ def _panels(outputs: Sequence[Output], samples: Sequence[int]) -> Iterator[tuple
 
 
 def _places(panel: Any) -> list[str]:
-    """Where a panel is along the dimensions that it lacks."""
+    """Returns the labels of a panel along the dimensions that it lost, as one text; empty if there are none."""
     scalars = [f"{name} {_short(value.values[()])}" for name, value in panel.coords.items() if value.ndim == 0]
     return [", ".join(scalars)] if scalars else []
 
@@ -152,7 +152,8 @@ def _common(axes: Axes) -> set[str]:
 
 
 def _channels(axes: Axes, labels: Labels) -> list[str]:
-    """The names of a stack's channels: of the array, and where it gives several, of their places too."""
+    """Returns the names of a stack's channels: the array's name and, where an array gives several, their coordinates
+    too. Empty where coordinates are missing."""
     dropped = _dropped(axes, labels, None)
     common, found = _common(axes), list[str]()
     for array in axes.arrays:

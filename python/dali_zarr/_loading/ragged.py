@@ -22,12 +22,13 @@ class Ragged:
     places: frozenset[Place]
     # Elements of the longest sample, after `max_length`.
     longest: int
-    # Of the matrix whose rows the samples are, where its group says so.
+    # Columns of the matrix whose rows the samples are; None where its group doesn't say it.
     columns: int | None
 
     @classmethod
     def of(cls, told: Mapping[str, Any], places: Sequence[Place]) -> Ragged:
-        """By what the reader tells, whose last output is the index."""
+        """Makes it from the reader's counter ``ragged``, for outputs at these places. The reader's last output is the
+        index."""
         found = [place for place, ragged in zip(places, told["outputs"], strict=False) if ragged]
         return cls(frozenset(found), told["longest"], told["columns"])
 
@@ -37,7 +38,7 @@ class Ragged:
 
 
 class Lengths:
-    """The first ``valid`` samples of a ragged output, one after the other."""
+    """Lengths and offsets of the first ``valid`` samples of a ragged output, which lie one after the other."""
 
     def __init__(self, output: Any, valid: int, place: Place):
         shapes: list[tuple[int, ...]] = output.shape()
@@ -48,7 +49,7 @@ class Lengths:
                 f"{shapes[0]} and {next(s for s in shapes if s[1:] != shapes[0][1:])}; have the transform make them equal"
             )
         every = np.fromiter((shape[0] for shape in shapes), np.int64, len(shapes))
-        # Of all samples, those that aren't counted included.
+        # The shape of all samples together, also of those that aren't valid.
         self.shape = (int(every.sum()), *shapes[0][1:])
         self.lengths: npt.NDArray[np.int64] = every[:valid]
         self.offsets: npt.NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])

@@ -8,12 +8,12 @@ from .._arguments.values import check_integer
 
 
 def rank_and_world(process_group: Any, shard_id: int | None, num_shards: int | None) -> tuple[int, int]:
-    """As given; else of the process group; else of ``torch.distributed``, if it is initialised; else of torchrun's environment;
-    else 0 of 1.
+    """Returns the rank and the number of ranks: as given; else of the process group; else of ``torch.distributed``, if
+    it is initialised; else of torchrun's environment; else 0 of 1.
 
     Raises:
         ValueError: Only one of both is given, or a group beside them, or there is no such rank.
-        TypeError: One isn't a whole number.
+        TypeError: A number isn't whole.
     """
     if (shard_id is None) != (num_shards is None):
         raise ValueError("dali_zarr: expected both shard_id and num_shards, or neither")
@@ -40,7 +40,8 @@ def group() -> Any:
 
 
 def told() -> tuple[int, int] | None:
-    """What the process group or torchrun's environment says now; None where there is neither."""
+    """Returns the rank and the number of ranks as the process group or torchrun's environment says now; None without
+    both."""
     if group() is not None:
         distributed = sys.modules["torch.distributed"]
         return distributed.get_rank(), distributed.get_world_size()
@@ -50,7 +51,7 @@ def told() -> tuple[int, int] | None:
 
 
 def of_environment(name: str) -> int:
-    """A variable that torchrun sets.
+    """Returns the number in an environment variable that torchrun sets.
 
     Raises:
         ValueError: It isn't a whole number.

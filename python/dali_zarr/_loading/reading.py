@@ -26,9 +26,9 @@ Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 class Plan:
     """What a loader reads, and how."""
 
-    # The reader's, but for shards, padding and the index.
+    # The reader's arguments, except those of shards, padding and the index.
     arguments: Mapping[str, Any]
-    # As users name them, and as the operator is told them: in elements of the store.
+    # The offsets as users give them; and as the operator gets them, in elements of the store.
     offsets: Any
     told_offsets: tuple[int, ...]
     arrays: tuple[str, ...]
@@ -41,16 +41,16 @@ class Plan:
     transform: Transform | None
 
     def places(self) -> list[outputs.Place]:
-        """Where the reader's outputs stand, in their order."""
+        """Returns where the reader's outputs stand, in their order."""
         stack, mask = (bool(self.arguments.get(name, False)) for name in ("stack_arrays", "return_mask"))
         return outputs.places(self.arrays, self.offsets, stack, mask)
 
     def sources(self) -> dict[outputs.Place, outputs.Source]:
-        """What the reader's outputs are of, by place."""
+        """Returns the sources of the reader's outputs, by place."""
         return outputs.sources(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)), self.told_offsets)
 
     def explained(self) -> dict[str, Any]:
-        """What the reader would do. It opens the stores, but no pipeline, and no device.
+        """Returns what the reader would do. Opens the stores, but builds no pipeline and uses no device.
 
         Raises:
             TypeError, ValueError, IndexError: As building the pipeline does, apart from limits of memory and the transform.
@@ -60,12 +60,12 @@ class Plan:
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
     def lengths(self) -> dict[outputs.Place, tuple[int, str]]:
-        """The ragged outputs, each with the length of its longest sample and its type."""
+        """Returns the ragged outputs, each with the length of its longest sample and its type."""
         told = zip(self.places(), self.explained()["outputs"], strict=False)
         return {place: (output["shape"][0], output["dtype"]) for place, output in told if output["ragged"]}
 
     def pipeline_seed(self) -> int:
-        """Of the transform's random operators: the same in each run, another one on each rank."""
+        """Returns the seed of the transform's random operators: the same in each run, another one on each rank."""
         seed = int(self.arguments.get("seed", -1))
         return int(np.random.SeedSequence([seed & (2**64 - 1), self.shard_id]).generate_state(1)[0] >> 1)
 
@@ -74,7 +74,8 @@ class Reading:
     """A running pipeline. Its last output is the index of samples."""
 
     def __init__(self, plan: Plan, state: Mapping[str, bytes] | None = None, template: bytes | None = None):
-        """Builds the pipeline. With ``state`` (of operators by name) and a checkpoint of a pipeline like it, it goes on from there.
+        """Builds the pipeline. With ``state`` (of operators, by name) and ``template`` (a checkpoint of a pipeline like
+        this one), it goes on from that state.
 
         Raises:
             TypeError, ValueError, IndexError, MemoryError: As building the pipeline does.
@@ -96,10 +97,11 @@ class Reading:
         self._pipe: Any = pipe
         self._scheduled = False
         self._bfloats: list[int] | None = None
-        # The state isn't the new reader's own before it has delivered a batch.
+        # Batches since ``_begun``. Before the first one, the pipeline's checkpoint still has the state that it was
+        # restored from.
         self._delivered = 0
         self._begun = self._course_of_state()
-        # Once it is closed, what it would say if it could go on.
+        # After :meth:`close`: its checkpoint and its counters at that time.
         self._left = b""
         self._last_counters: dict[str, Any] = {}
 
@@ -109,7 +111,7 @@ class Reading:
         return Course.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
-        """The operators, and where their outputs stand."""
+        """Defines the operators; returns the places and the nodes of their outputs."""
         plan = self.plan
         found = _dali.module("fn").zarr_reader(
             **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
@@ -133,8 +135,8 @@ class Reading:
         return self._pipe is not None
 
     def close(self, left: bytes | None = None) -> None:
-        """Ends the pipeline. Tensors that share its memory stay good. It can't go on any more; its checkpoint is ``left`` from now
-        on, or that of the batch handed out last."""
+        """Ends the pipeline, which can't go on any more. Tensors that share its memory stay valid. From now on its
+        checkpoint is ``left``, or the one after the batch handed out last."""
         if self._pipe is not None:
             self._left, self._last_counters = self.checkpoint(), self.counters()
             self._pipe = None
@@ -143,44 +145,45 @@ class Reading:
             self._begun = self._course_of_state()
 
     def checkpoint(self) -> bytes:
-        """DALI's, after the batch that was handed out last."""
+        """Returns DALI's checkpoint after the batch that was handed out last."""
         return self._left if self._pipe is None else self._pipe.checkpoint()
 
     def state(self) -> str:
-        """The reader's own part of it."""
+        """Returns the reader's own part of the checkpoint."""
         return checkpoints.states(self.checkpoint())[NAME].decode()
 
     def dtypes(self) -> list[str]:
-        """Those of the reader's outputs."""
+        """Returns the types of the reader's outputs."""
         return self.counters()["dtypes"]
 
     def bfloats(self) -> list[int]:
-        """The numbers of the outputs that are the reader's own and hold bits of bfloat16 as uint16."""
+        """Returns the numbers of the outputs that hold bits of bfloat16 as uint16. Empty with a transform."""
         if self._bfloats is None:
             own = self.dtypes() if self.plan.transform is None else []
             self._bfloats = [i for i, dtype in enumerate(own) if dtype == "bfloat16"]
         return self._bfloats
 
     def ragged(self) -> Ragged | None:
-        """Those of the reader's outputs whose samples differ in their first dimension."""
+        """Returns the reader's outputs whose samples differ in their first dimension; None where there are none."""
         told = self.counters()["ragged"]
         return None if told is None else Ragged.of(told, self.plan.places())
 
     def counters(self) -> dict[str, Any]:
-        """The reader's."""
+        """Returns the reader's counters."""
         return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
 
     def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
-        """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count.
+        """Waits for the next batch; returns what ``take`` makes of its outputs, of which ``valid`` samples count.
 
         Raises:
-            KeyboardInterrupt: The wait was interrupted. It is closed then.
+            KeyboardInterrupt: The wait was interrupted. The pipeline is closed then.
         """
         try:
             if not self._scheduled:
                 self._pipe.schedule_run()
                 self._scheduled = True
-            # The batch before need not be released: DALI's executor hands it over, and reuses its memory when nobody has it.
+            # The batch before needn't be released: DALI's executor gives it away, and reuses its memory when nobody
+            # holds it.
             found = take(list(self._pipe.outputs()), valid)
             self._pipe.schedule_run()
         except KeyboardInterrupt:

@@ -25,19 +25,20 @@ from .layout import Wanted, wanted
 from .options import Options
 from .source import Source, is_coordinate
 
-# Chunks beyond the first are split, those below the second are put in shards, and so are more chunks than the third.
+# Bytes above which chunks are split; bytes below which they are put in shards; number above which they are put in
+# shards.
 _LARGE, _SMALL, _MANY = 16 << 20, 4 << 20, 10_000
 _SHARD = 128 << 20
-# What a chunk costs beside its bytes, in bytes: a request, a decoder's start.
+# The fixed cost of a chunk (a request, a decoder's start), as a number of bytes.
 _OVERHEAD = 64 << 10
-# Arguments that may name an array.
+# Arguments that may name an array whose values count.
 _WITH_VALUES = ("breaks", "ragged", "ragged_ends", "segments", "starts", "weights")
 _REFUSED = ("path", "sel", "isel", "method", "tolerance", "storage_options")
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The options with what was chosen for those that weren't given, and a sentence for each."""
+    """The options, completed by what was chosen for those that weren't given, and a sentence for each choice."""
 
     options: Options
     why: tuple[str, ...]
@@ -52,10 +53,10 @@ class _Trial:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """``name=value, name=value`` as the reader's arguments; words without quotes are text.
+    """Converts ``name=value, name=value`` to the reader's arguments; words without quotes are text.
 
     Raises:
-        ValueError: It isn't of this form, or an argument has no place here.
+        ValueError: The text isn't of this form, or an argument has no place here.
     """
     try:
         call = ast.parse(f"f({text})", mode="eval").body
@@ -125,7 +126,8 @@ def advise(source: Source, options: Options, text: str) -> Advice:
 
 
 def _read(arrays: list[Wanted], given: Mapping[str, Any], source: Source) -> list[Wanted]:
-    """The arrays that the samples are of: those that are named, else the largest and those with the same dimensions."""
+    """Returns the arrays that samples are made of: those that are named, else the largest and those with the same
+    dimensions."""
     names = cast("str | list[str] | dict[str, str] | None", given.get("arrays"))
     if names is not None:
         listed = [names] if isinstance(names, str) else list(names.values() if isinstance(names, dict) else names)
@@ -141,7 +143,8 @@ def _read(arrays: list[Wanted], given: Mapping[str, Any], source: Source) -> lis
 
 
 def _of_source(given: Mapping[str, Any], source: Source) -> dict[str, str]:
-    """The arguments that name an array whose values count, as arrays of the source: stores without values lack them."""
+    """Returns the arguments that name an array whose values count, with its location in the source: the stores of
+    trials have no values."""
     found: dict[str, str] = {}
     for argument in _WITH_VALUES:
         name = given.get(argument)
@@ -152,7 +155,7 @@ def _of_source(given: Mapping[str, Any], source: Source) -> dict[str, str]:
 
 
 class _Trying:
-    """Layouts as stores without values."""
+    """Tries layouts by writing stores without values."""
 
     def __init__(
         self, folder: Path, source: Source, read: list[Wanted], given: dict[str, Any], options: Options, zarr_format: int
@@ -174,7 +177,7 @@ class _Trying:
         return str(folder)
 
     def trial(self, chunks: dict[str, int]) -> _Trial:
-        """What a reader does with these chunks; with none, with those of the source."""
+        """Returns what a reader does with these chunks; if ``chunks`` is empty, with those of the source."""
         plan = explained(path=self._written(chunks), **{name: value for name, value in self._given.items() if value is not None})
         assert isinstance(plan, dict)
         delivered = sum(array["bytes_per_sample"] for array in plan["arrays"])
@@ -183,7 +186,8 @@ class _Trying:
         return _Trial(chunks, decoded / max(delivered, 1), count, decoded + count * _OVERHEAD)
 
     def candidates(self, main: Wanted) -> list[dict[str, int]]:
-        """Chunks that hold windows, or what neighbouring windows have in common, and all along other dimensions or parts of it."""
+        """Returns chunks that may be best. Along dims they hold an element, a window, a step, or what neighbouring
+        windows have in common. Along other dimensions they are whole, or cut if they are too large."""
         spec = _arguments.resolved({**{k: v for k, v in self._given.items() if k not in ("batch_size", "device")},
                                     "path": self._written({})})
         axes = Axes.of_reader(spec)
@@ -210,7 +214,7 @@ def _extent(wanted: int, length: int) -> int:
 
 
 def _split(array: Wanted, chunks: dict[str, int]) -> dict[str, int]:
-    """Chunks of at most 16 MiB: halved along the longest dimension that is whole, else along the longest."""
+    """Cuts chunks to at most 16 MiB: halves them along the longest dimension that is whole, else along the longest."""
     found = dict(chunks)
     while True:
         extents = {dim: _extent(found.get(dim, -1), length) for dim, length in zip(array.dims, array.shape, strict=True)}

@@ -1,7 +1,7 @@
 """Attributes and fill values of the target: packing stays as it is, in the other format and for another type too.
 
-xarray takes the fill value of Zarr v2 for missing values, and in v3 the attribute ``_FillValue``. Its arrays of v2 have
-the attribute ``_ARRAY_DIMENSIONS``.
+xarray marks missing values by the fill value in Zarr v2, and by the attribute ``_FillValue`` in v3. Its arrays of v2
+have the attribute ``_ARRAY_DIMENSIONS``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MISSING = ("_FillValue", "missing_value")
 
 
 def attributes_of(array: Any, zarr_format: int, dtype: np.dtype[Any]) -> tuple[dict[str, Any], Any]:
-    """The attributes and the fill value of an array that is written in a format and with a type.
+    """Returns the attributes and the fill value of an array that is written in this format and with this type.
 
     Raises:
-        ValueError: A fill value can't be had in the type.
+        ValueError: A fill value is too large for the type.
     """
     was = array.metadata.zarr_format
     attributes = {name: value for name, value in dict(array.attrs).items() if name != "_ARRAY_DIMENSIONS"}
@@ -37,21 +37,21 @@ def attributes_of(array: Any, zarr_format: int, dtype: np.dtype[Any]) -> tuple[d
     if was == zarr_format:
         return attributes, fill
     if zarr_format == 3:
-        # Other arrays than xarray's have no missing values; they are zeros mostly.
+        # Fill values of arrays that aren't xarray's don't mark missing values: mostly they are 0.
         if fill is not None and dtype.kind in "biufcSU" and "_ARRAY_DIMENSIONS" in dict(array.attrs):
             attributes["_FillValue"] = _encoded("_FillValue", fill, 3, dtype)
         elif "_FillValue" in attributes and isinstance(attributes["_FillValue"], int | float):
             attributes["_FillValue"] = _encoded("_FillValue", dtype.type(attributes["_FillValue"]), 3, dtype)
-        # v3 needs one.
+        # Zarr v3 needs a fill value.
         return attributes, _default(dtype) if fill is None else fill
-    # Without a value for what is missing, none of the values that are written means that.
+    # Nothing marks missing values. Without a fill value in v2, no value of the data can be taken for one.
     if "_FillValue" not in attributes:
         return attributes, None
     return attributes, dtype.type(_decoded(array, attributes.pop("_FillValue"), dtype))
 
 
 def is_packed(array: Any) -> bool:
-    """Whether the stored numbers stand for others."""
+    """Returns whether the array's numbers are packed: stored numbers stand for others."""
     return any(name in dict(array.attrs) for name in PACKING)
 
 
@@ -60,7 +60,7 @@ def _default(dtype: np.dtype[Any]) -> Any:
 
 
 def _decoded(array: Any, value: Any, dtype: np.dtype[Any] | None = None) -> Any:
-    """An attribute with a value of the array: xarray writes floats of v3 as text."""
+    """Decodes an attribute that is a value of the array: in Zarr v3 xarray writes floats as text."""
     if isinstance(value, str) and array.metadata.zarr_format == 3 and (dtype or array.dtype).kind in "fcS":
         return needed("xarray.backends.zarr", "rechunk").FillValueCoder.decode(value, dtype or array.dtype)
     return value

@@ -16,16 +16,16 @@ _NAME = re.compile(
 )
 _LEVELS = {"zstd": (3, -131072, 22), "gzip": (5, 0, 9), "lz4": (1, 1, 65537)}
 _BLOSC_LEVELS = {"lz4": 5, "lz4hc": 9, "zstd": 3, "zlib": 5, "blosclz": 5}
-# Filters that don't give back every value; what they decoded to is stored as it is.
+# Filters that lose information. The values that they decode to are stored without them.
 _LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 
-# The most bytes that these compress at a time.
+# The most bytes that these codecs compress at a time.
 _MOST = {"blosc": 2147483631, "lz4": 2113929216}
 
 
 @dataclass(frozen=True)
 class Codecs:
-    """What zarr-python's ``create_array`` takes."""
+    """The codecs of an array, as zarr-python's ``create_array`` takes them."""
 
     compressors: Any
     filters: Any = ()
@@ -37,7 +37,7 @@ class Codecs:
 
 
 def check(name: str) -> None:
-    """Raises ValueError for a codec that there isn't."""
+    """Raises ValueError if there is no codec of this name, or not with this level."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(
@@ -52,10 +52,10 @@ def check(name: str) -> None:
 
 
 def named(name: str, zarr_format: int, itemsize: int) -> Codecs:
-    """A codec of the command line for elements of ``itemsize`` bytes.
+    """Returns a codec of the command line for elements of ``itemsize`` bytes.
 
     Raises:
-        ValueError: There is none of the name, or not in this format.
+        ValueError: There is no codec of the name, or not in this format.
     """
     check(name)
     match = _NAME.fullmatch(name)
@@ -96,7 +96,7 @@ def _of_v2(kind: str, cname: str | None, level: int, shuffle: str) -> Any:
 
 
 def largest_chunk(chain: Codecs) -> int | None:
-    """The most bytes of a chunk that the compressors take, if there is a limit."""
+    """Returns the most bytes of a chunk that the compressors take; None if there is no limit."""
     given: Any = chain.compressors
     found = cast("Sequence[Any]", given if isinstance(given, list | tuple) else [given])
     names = [_name(one) for one in found if one]
@@ -104,10 +104,11 @@ def largest_chunk(chain: Codecs) -> int | None:
 
 
 def kept(array: Any, zarr_format: int, same_type: bool, itemsize: int) -> Codecs:
-    """Those of the source, for elements of ``itemsize`` bytes. Filters stay where format and type stay and where they lose nothing.
+    """Returns the codecs of the source, for elements of ``itemsize`` bytes. Filters stay if they lose nothing, and if
+    the format and the type stay.
 
     Raises:
-        ValueError: They aren't known in the other format.
+        ValueError: The codecs aren't known in the other format.
     """
     if array.metadata.zarr_format == zarr_format:
         filters = tuple(one for one in array.filters if _name(one) not in _LOSSY) if same_type else ()
@@ -132,7 +133,8 @@ def kept(array: Any, zarr_format: int, same_type: bool, itemsize: int) -> Codecs
 
 
 def _resized(codec: Any, itemsize: int) -> Any:
-    """A codec of Zarr v3; Blosc shuffles the bytes of elements, so that it is told their size."""
+    """Returns a codec of Zarr v3 for elements of another size. Blosc, which shuffles the bytes of elements, must know
+    the size."""
     if _name(codec) != "blosc":
         return codec
     kind = cast(Any, type(codec))
@@ -149,7 +151,7 @@ def _name(codec: Any) -> str:
 
 
 def _told(codec: Any) -> str | None:
-    """A compressor as the command line has it, where it has it."""
+    """Returns a compressor's name on the command line; None if it has none."""
     config = _config(codec)
     config = config.get("configuration", config)
     match _name(codec):

@@ -23,16 +23,16 @@ from . import work
 from .layout import Wanted
 from .plan import smallest
 
-# Of what may be used, as much is planned; the rest is for allocators, metadata and Dask.
+# The share of the memory that is planned for tasks. The rest is for allocators, metadata and Dask.
 _PLANNED = 0.7
 _BATCH = 2048
-# Below so many bytes, what the allocator keeps for each thread counts.
+# With fewer bytes of memory than this, what the allocator keeps for each thread matters.
 _TIGHT = 1 << 30
-# Seconds in which a cluster's scheduler has to answer first.
+# Seconds within which a cluster's scheduler has to answer for the first time.
 _CONNECTING = 10.0
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
-# How often zarr-python's calls are ended after an error.
+# How many times zarr-python's calls are cancelled after an error.
 _ENDINGS = 10
 _LOST = ("CancelledError", "CommClosedError", "KilledWorker")
 # Objects that a task reads or writes at a time; zarr-python's own limit is 10.
@@ -50,7 +50,8 @@ class Task:
 
 
 class Executor(Protocol):
-    """``workers`` tasks share ``memory`` bytes, in each process. ``slots`` tasks run at a time, in all of them."""
+    """Runs tasks. In each process ``workers`` tasks share ``memory`` bytes. In all processes ``slots`` tasks run at a
+    time."""
 
     workers: int
     memory: int
@@ -63,25 +64,25 @@ class Executor(Protocol):
         ...
 
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
-        """Runs all tasks, in any order; tells of each that is done, in the calling thread."""
+        """Runs all tasks, in any order. Calls ``done`` for each that has ended, in the calling thread."""
         ...
 
     @property
     def in_flight(self) -> int | None:
-        """What tasks are told of how many objects they may have in flight; None where :meth:`limited` does that."""
+        """How many objects a task may have in flight, which tasks are told; None where :meth:`limited` sets it."""
         ...
 
     def limited(self, in_flight: int) -> AbstractContextManager[Any]:
-        """A context in which tasks have so many objects in flight."""
+        """Returns a context in which tasks have this many objects in flight."""
         ...
 
     def close(self) -> None:
-        """Leaves the workers."""
+        """Disconnects from the workers."""
         ...
 
 
 class Local:
-    """Threads."""
+    """Runs tasks in threads of this process."""
 
     def __init__(self, workers: int | None, memory: int | None):
         self.workers = workers or len(os.sched_getaffinity(0))
@@ -112,7 +113,8 @@ class Local:
                         self._dask.compute(*lazy, scheduler="threads", pool=pool, num_workers=self.workers, optimize_graph=False)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                # A task that was between two calls of zarr-python is ended in its next.
+                # Several times: a task that is between two calls of zarr-python begins another one, which is cancelled
+                # then.
                 for _ in range(_ENDINGS):
                     needed("zarr.core.sync", "rechunk").sync(_ended())
                     time.sleep(0.02)
@@ -126,7 +128,8 @@ class Local:
 
 
 async def _ended() -> None:
-    """Ends what zarr-python reads and writes: after an error it would go on, and be told of in many lines when the process ends."""
+    """Cancels what zarr-python reads and writes. After an error it would go on, and print many lines when the process
+    ends."""
     this = cast("asyncio.Task[Any]", asyncio.current_task())
     while rest := asyncio.all_tasks() - {this}:
         for task in rest:
@@ -142,7 +145,7 @@ def _told(
 
 
 class Cluster:
-    """A cluster's workers. Its memory and its number of tasks are those of each worker."""
+    """Runs tasks on a cluster's workers. ``memory`` and ``workers`` are those of each worker."""
 
     def __init__(self, address: str, memory: int | None):
         distributed: Any = needed("distributed", "--scheduler")
@@ -203,7 +206,7 @@ class Cluster:
         return self._client.submit(self._sent[task.function.__name__], *task.arguments, pure=False, retries=2)
 
     def _ended(self, futures: list[Any]) -> list[Any]:
-        """Those that have ended, as soon as there is one.
+        """Waits until a future has ended; returns those that have.
 
         Raises:
             RuntimeError: There has been no worker for some time.
@@ -232,8 +235,9 @@ class _Nothing(AbstractContextManager[None]):
 
 
 def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
-    """How many bytes a task may take, and how many objects it may have in flight: as many as leave most of its bytes to the block
-    that it copies. Lowers the executor's number of tasks at a time where memory asks for it, if these are threads.
+    """Returns how many bytes a task may take, and how many objects it may have in flight: as many as leave most of its
+    bytes to the block that it copies. Where memory is short, it lowers the number of threads; the workers of a cluster
+    stay.
 
     Raises:
         ValueError: The memory isn't enough for one shard or chunk.
@@ -257,8 +261,9 @@ def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
 
 
 def _give_back_memory(memory: int) -> None:
-    """Has glibc give large blocks back to the system when they are freed. Else each of the threads that decode and encode keeps
-    some, and memory grows beyond what tasks hold. Blocks that are small beside the memory are kept: new ones cost time."""
+    """Makes glibc give large blocks back to the system when they are freed. Otherwise each of the threads that decode
+    and encode keeps some, and memory grows beyond what tasks hold. Blocks that are small compared with ``memory`` are
+    kept: new ones cost time."""
     with contextlib.suppress(OSError, AttributeError):
         libc, large = ctypes.CDLL(None), max(memory // 32, 256 << 10)
         # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h.
@@ -271,7 +276,7 @@ def _whole_mebibytes(count: float) -> str:
 
 
 def machine_memory() -> int:
-    """Bytes of this machine, or of its control group."""
+    """Returns the bytes of memory of this machine, or of its control group if that has fewer."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

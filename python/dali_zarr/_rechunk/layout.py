@@ -19,7 +19,7 @@ from .plan import Axis, Sizes
 from .source import Source, dims_of, is_coordinate, linked, named, selections, stored_names
 from .work import Selection
 
-# Arrays of AnnData's groups that count elements of others.
+# Arrays of AnnData's groups whose values are positions in other arrays.
 _INDICES = {"csr_matrix": ("indices", "indptr"), "csc_matrix": ("indices", "indptr"), "categorical": ("codes",)}
 
 
@@ -28,11 +28,11 @@ class Wanted:
     """An array of the target.
 
     Attributes:
-        name: With the groups before it.
-        source: zarr-python's array.
-        selection: What of it is read, for each of its dimensions.
-        dims, shape: Those that are left.
-        chunks, shards: Of the target.
+        name: Its name with the groups before it.
+        source: zarr-python's array that is read.
+        selection: What of the source is read, for each of its dimensions.
+        dims, shape: The dimensions that the target has, without dropped ones, and their lengths.
+        chunks, shards: The shapes of the target's chunks and shards.
         dtype: In the machine's byte order.
         fill_value: None only in Zarr v2.
         names: Dimension names as the format keeps them, or None.
@@ -53,16 +53,16 @@ class Wanted:
 
     @property
     def unit(self) -> tuple[int, ...]:
-        """What is written as one object."""
+        """The shape of what is written as one object: a shard, or a chunk where there are none."""
         return self.shards or self.chunks
 
     @property
     def bytes(self) -> int:
-        """Those of all elements."""
+        """Bytes of all elements, not encoded."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def axes(self) -> list[Axis]:
-        """For the plan."""
+        """Returns the dimensions as the plan takes them."""
         units = iter(zip(self.shape, self.unit, strict=True))
         found: list[Axis] = []
         for one, chunk in zip(self.selection, self.source.chunks, strict=True):
@@ -78,17 +78,17 @@ class Wanted:
         return found
 
     def sizes(self, in_flight: int) -> Sizes:
-        """For the plan."""
+        """Returns the sizes of elements and objects as the plan takes them."""
         read = self.source.dtype.itemsize
         shards = self.source.shards
         return Sizes(read, self.dtype.itemsize, math.prod(shards) * read if shards else 0, self.shards is not None, in_flight)
 
 
 def wanted(source: Source, options: Options) -> list[Wanted]:
-    """The arrays of the target.
+    """Returns the arrays of the target.
 
     Raises:
-        ValueError, TypeError, IndexError: An option can't be had for an array.
+        ValueError, TypeError, IndexError: An option isn't possible for an array.
     """
     zarr_format = options.zarr_format or source.zarr_format
     if options.shards and zarr_format == 2:
@@ -108,13 +108,13 @@ def wanted(source: Source, options: Options) -> list[Wanted]:
         for name, array in source.arrays.items()
     ]
     if any(array.names for array in found):
-        # Zarr v3 leaves out that an array has no dimensions; in v2 xarray asks for it.
+        # Zarr v3 stores no names for an array without dimensions. In v2 xarray needs an empty list of names.
         found = [array if array.names or array.source.ndim else replace(array, names=()) for array in found]
     return [replace(one, attributes=one.attributes | _dropped(one, source)) if one.name not in beside else one for one in found]
 
 
 def _beside(source: Source) -> set[str]:
-    """The arrays that say where and when elements of others are, whose values must stay what they are."""
+    """Returns the arrays that say where and when elements of other arrays are. Their values must stay what they are."""
     found: set[str] = set()
     for folder, attributes in source.groups.items():
         found |= named(folder, attributes, source.arrays)
@@ -129,7 +129,8 @@ def _beside(source: Source) -> set[str]:
 
 
 def _dropped(array: Wanted, source: Source) -> dict[str, Any]:
-    """The attribute that keeps the labels of dropped dimensions coordinates: as xarray writes those without a dimension."""
+    """Returns the attribute that makes labels of dropped dimensions coordinates of the array: xarray writes coordinates
+    without a dimension so."""
     folder = array.name.rpartition("/")[0]
     dims = [dim for dim, one in zip(dims_of(array.source), array.selection, strict=True) if isinstance(one, int)]
     places = {dim: "/".join(filter(None, (folder, dim))) for dim in dims}
@@ -189,7 +190,7 @@ def _wanted(
 
 
 def _native(array: Any) -> np.dtype[Any]:
-    """The type in the machine's byte order."""
+    """Returns the array's type in the machine's byte order."""
     found: np.dtype[Any] = array.dtype
     # NumPy's type for text has no byte order.
     return found if found.kind == "T" else found.newbyteorder("=")
@@ -204,7 +205,8 @@ def _length(one: slice | list[int] | int) -> int:
 def _chunks(
     dims: tuple[str, ...], shape: tuple[int, ...], given: tuple[int, ...], wanted: Mapping[str, int] | None, label: bool,
 ) -> tuple[int, ...]:
-    """Extents that were asked for, the rest whole. Coordinates are whole in any case: readers read them at once."""
+    """Returns the extents that were asked for; other dimensions are whole. Coordinates are whole in any case: readers
+    read them at once."""
     if wanted is None:
         return tuple(max(1, min(chunk, length)) for chunk, length in zip(given, shape, strict=True))
     extents = [-1 if label else wanted.get(dim, -1) for dim in dims]
@@ -214,7 +216,7 @@ def _chunks(
 def _shards(
     name: str, dims: tuple[str, ...], shape: tuple[int, ...], chunks: tuple[int, ...], options: Options, label: bool,
 ) -> tuple[int, ...] | None:
-    """Extents that were asked for, the rest whole; whole shards are rounded up to whole chunks."""
+    """Returns the extents that were asked for; other dimensions are whole. Shards are rounded up to whole chunks."""
     if options.shards is None or label or not dims:
         return None
     found: list[int] = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import values
 
-# The command's arguments beside SOURCE and TARGET, and whether each is true or false.
+# The command's arguments beside SOURCE and TARGET, and for each whether it is a bool.
 ARGUMENTS = {
     "arrays": False, "chunks": False, "shards": False, "codec": False, "format": False, "dtype": False, "sel": False, "isel": False,
     "method": False, "tolerance": False, "for": False, "memory": False, "workers": False, "scheduler": False, "verify": True,
@@ -20,7 +20,8 @@ ARGUMENTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """See :data:`ARGUMENTS`. Extents are by dimension, -1 is the whole dimension; None keeps what the source has."""
+    """The values of :data:`ARGUMENTS`. Extents are by dimension, -1 is the whole dimension. None keeps what the source
+    has."""
 
     arrays: tuple[str, ...] | None = None
     chunks: Mapping[str, int] | None = None
@@ -40,7 +41,7 @@ class Options:
     target_options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def layout(self) -> dict[str, Any]:
-        """What decides the target's bytes, as JSON."""
+        """Returns the options that decide the target's bytes, as values that JSON can hold."""
         return {
             "arrays": self.arrays, "chunks": self.chunks, "shards": self.shards, "codec": self.codec, "format": self.zarr_format,
             "dtype": None if self.dtype is None else self.dtype.name, "sel": repr(self.sel), "isel": repr(self.isel),
@@ -49,7 +50,7 @@ class Options:
 
 
 def parsed(given: Mapping[str, Any]) -> Options:
-    """The command line's words as options, without ``for``.
+    """Converts the command line's arguments to options, without ``for``.
 
     Raises:
         ValueError: A value isn't what the option takes.
@@ -95,7 +96,7 @@ def _check_method(given: Mapping[str, Any]) -> None:
 
 
 def extents(name: str, given: Any) -> dict[str, int] | None:
-    """``DIM=EXTENT,DIM=EXTENT`` as a dictionary."""
+    """Converts ``DIM=EXTENT,DIM=EXTENT`` to a dictionary."""
     if given is None:
         return None
     found: dict[str, int] = {}
@@ -128,7 +129,7 @@ def _dtype(given: Any) -> np.dtype[Any] | None:
 
 
 def _bytes(given: Any) -> int | None:
-    """A number of bytes, or text such as ``2GiB``."""
+    """Returns a number of bytes, given as a number or as text such as ``2GiB``."""
     if given is None:
         return None
     found = values.byte_count("--memory", str(given))
@@ -138,7 +139,7 @@ def _bytes(given: Any) -> int | None:
 
 
 def _pairs(name: str, given: Any) -> dict[str, str]:
-    """``NAME=VALUE ...`` as a dictionary."""
+    """Converts ``NAME=VALUE ...`` to a dictionary."""
     if given is None:
         return {}
     found: dict[str, str] = {}

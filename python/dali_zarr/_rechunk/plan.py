@@ -3,7 +3,7 @@
 A task reads a region of the source and writes it to the target. A region consists of whole units of the target (shards, or
 chunks where there are none), so that no two tasks write the same object and a task can be repeated. Source chunks at the borders
 of regions are read more than once. Where that costs more than a second copy, an array goes through an intermediate array, as in
-rechunker: its chunks are those that both copies can handle in the memory that there is.
+rechunker. Both copies can handle the chunks of that array in the memory that there is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-# What a core does, roughly: bytes that it decodes or encodes in a second, and seconds for each object beside that.
+# A core's work, roughly: bytes that it decodes or encodes in a second, and seconds that each object takes beside that.
 _RATE, _OBJECT = 500e6, 5e-4
-# Regions grow to about so many bytes, since a task costs some milliseconds, unless there would be too few of them.
+# Regions grow to about this many bytes, since a task costs some milliseconds. There should be at least _TASKS_EACH of
+# them for each worker.
 _TASK_BYTES = 64 << 20
 _TASKS_EACH = 4
 # Into how many parts the extents of intermediate chunks may be cut.
@@ -45,7 +46,8 @@ class Axis:
     indices: tuple[int, ...] | None = None
 
     def touches(self, extent: int) -> int:
-        """How many chunks of the source are read for all regions of this extent, counted again for each region."""
+        """Returns how many chunks of the source are read for all regions of this extent, counted again for each
+        region."""
         if self.length == 0:
             return 0
         first = np.arange(0, self.length, extent)
@@ -61,7 +63,7 @@ class Axis:
         return (self.start + element * self.step) // self.chunk
 
     def larger(self, extent: int) -> set[int]:
-        """Extents beyond this one that are worth a try: all are multiples of the unit, but for the whole length."""
+        """Returns larger extents that are worth a try. All are multiples of the unit."""
         chunk = max(1, self.chunk // self.step)
         wanted = {extent + self.unit, 2 * extent, (extent // chunk + 1) * chunk, math.lcm(self.unit, chunk), self.length}
         rounded = {min(-(-n // self.unit) * self.unit, self._whole) for n in wanted}
@@ -74,8 +76,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of an element that is read and of one that is written; bytes of a source object beyond the block that it is part of, as
-    whole shards are; and how many objects a task has in flight."""
+    """Sizes on which a task's memory depends.
+
+    Attributes:
+        read, written: Bytes of an element of the source and of the target.
+        shard: Bytes of a decoded shard of the source; 0 without shards.
+        sharded: Whether the target has shards.
+        in_flight: Objects that a task reads or writes at a time.
+    """
 
     read: int
     written: int
@@ -90,8 +98,8 @@ class Copy:
 
     Attributes:
         region: Elements of a region along each dimension.
-        count: Regions.
-        task_bytes: What a task holds at most.
+        count: The number of regions.
+        task_bytes: The most bytes that a task holds.
         amplification: How often a source chunk is read, on average.
         seconds: An estimate for one core, to compare plans.
     """
@@ -105,7 +113,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Plan:
-    """The passes over an array: one, or two with an intermediate array between them, whose chunks these are."""
+    """The passes over an array: one, or two with an intermediate array between them, which has the chunks
+    ``intermediate``."""
 
     copies: tuple[Copy, ...]
     intermediate: tuple[int, ...] | None = None
@@ -120,30 +129,31 @@ class Plan:
 
 
 def task_bytes(axes: Sequence[Axis], sizes: Sizes, region: Sequence[int]) -> int:
-    """What a task holds at most: the block in both types, and source and target objects in flight, encoded and decoded."""
+    """Returns the most bytes that a task holds: the block in both types, and the source or target objects in flight,
+    encoded and decoded."""
     elements = math.prod(min(extent, axis.length) for extent, axis in zip(region, axes, strict=True))
     block = elements * (sizes.read + (sizes.written if sizes.read != sizes.written else 0))
-    # A chunk that is read is there encoded, and while it is decoded once or twice more, by filters.
+    # A chunk that is read takes up to three times its size: encoded, and while filters decode it once or twice more.
     chunk = math.prod(axis.chunk for axis in axes) * sizes.read
     reading = 3 * chunk * sizes.in_flight + min(sizes.shard, block) * sizes.in_flight
     unit = math.prod(axis.unit for axis in axes) * sizes.written
-    # Of a shard there are its encoded chunks, and these put together.
+    # A shard takes its size once more: its encoded chunks, and the shard that is put together of them.
     writing = (3 if sizes.sharded else 2) * unit * sizes.in_flight
     return block + max(reading, writing)
 
 
 def smallest(axes: Sequence[Axis], sizes: Sizes) -> int:
-    """The least memory in which a task can write one shard or chunk."""
+    """Returns the least bytes in which a task can write one shard or chunk."""
     return task_bytes(axes, sizes, [axis.unit for axis in axes])
 
 
 def planned(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
-    """The fastest way within ``budget`` bytes for each task; None where there is none.
+    """Returns the fastest plan within ``budget`` bytes for each task; None where there is none.
 
     Args:
         axes: The dimensions, none for a scalar.
-        sizes: Of elements.
-        budget: What each task may hold.
+        sizes: The sizes of elements and objects.
+        budget: The most bytes that each task may hold.
         workers: How many tasks run at a time.
     """
     direct = _copy(axes, sizes, budget, workers)
@@ -159,8 +169,9 @@ def planned(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Pl
 
 
 def _staged(direct: Copy, axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
-    """Two passes. The first region grows from source chunks. The second grows from target units, as that of the direct copy. What
-    both have in common are the chunks between them, or parts of it: smaller ones may fit where one more large one doesn't."""
+    """Plans two passes. The first pass's region grows from source chunks; the second's grows from target units, as in
+    the direct copy. The chunks between them are what both regions have in common, or a part of it: with smaller chunks,
+    one more may fit into memory."""
     turned = [
         Axis(axis.length, min(max(1, axis.chunk // axis.step), axis.length), min(axis.unit, axis.length)) for axis in axes
     ]
@@ -180,7 +191,7 @@ def _staged(direct: Copy, axes: Sequence[Axis], sizes: Sizes, budget: int, worke
 
 
 def _by_way_of(between: tuple[int, ...], axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
-    """Two passes, with an intermediate array of such chunks."""
+    """Plans two passes, with an intermediate array that has the chunks ``between``."""
     to = [replace(axis, unit=extent) for axis, extent in zip(axes, between, strict=True)]
     back = [Axis(axis.length, axis.unit, extent) for axis, extent in zip(axes, between, strict=True)]
     first = _copy(to, replace(sizes, sharded=False), budget, workers)
@@ -189,7 +200,7 @@ def _by_way_of(between: tuple[int, ...], axes: Sequence[Axis], sizes: Sizes, bud
 
 
 def _copy(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Copy | None:
-    """One pass within a budget: regions grow while that saves reads, then until tasks are large enough."""
+    """Plans one pass within a budget: regions grow while that saves reads, then until tasks are large enough."""
     region = [axis.unit for axis in axes]
     if task_bytes(axes, sizes, region) > budget:
         return None
@@ -212,7 +223,8 @@ def _copy(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Copy
 
 
 def _grown(axes: Sequence[Axis], sizes: Sizes, budget: int, region: list[int]) -> list[int] | None:
-    """The region that saves most reads for the memory that it takes more; None where none saves any."""
+    """Returns the larger region that saves most reads for the additional memory that it takes; None where none saves
+    reads."""
     best, found = 0.0, None
     for i, axis in enumerate(axes):
         reads = axis.touches(region[i])
@@ -228,7 +240,8 @@ def _grown(axes: Sequence[Axis], sizes: Sizes, budget: int, region: list[int]) -
 
 
 def _widen(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int, region: list[int]) -> None:
-    """Makes small regions larger, unless more is read then, or there would be too few tasks for the workers."""
+    """Makes small regions larger in place, unless more would be read, or there would be too few tasks for the
+    workers."""
     for i in reversed(range(len(axes))):
         axis = axes[i]
         while region[i] < axis.length:
@@ -243,12 +256,12 @@ def _widen(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int, region
 
 
 def count(axes: Sequence[Axis], region: Sequence[int]) -> int:
-    """How many regions there are."""
+    """Returns how many regions there are."""
     return math.prod(-(-axis.length // extent) for axis, extent in zip(axes, region, strict=True))
 
 
 def regions(shape: Sequence[int], region: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """All regions of an array, in C order: the number of a region is its place here."""
+    """Yields all regions of an array, in C order. A region's number is its place in this order."""
     grid = [-(-length // extent) for length, extent in zip(shape, region, strict=True)]
     for at in np.ndindex(*grid):
         yield tuple(
@@ -257,14 +270,15 @@ def regions(shape: Sequence[int], region: Sequence[int]) -> Iterator[tuple[slice
 
 
 def compared(axes: Sequence[Axis], chunks: Sequence[int], sizes: Sizes, budget: int) -> tuple[int, ...]:
-    """The regions in which source and target, with these chunks, are read at the same time, so that little is read twice."""
+    """Returns the extent of the regions in which source and target are read and compared, chosen so that little is read
+    twice. ``chunks``: those of the target."""
     others = [Axis(axis.length, 1, chunk) for axis, chunk in zip(axes, chunks, strict=True)]
     pairs = list(zip(axes, others, strict=True))
 
     def held(region: Sequence[int]) -> int:
         block = math.prod(min(extent, axis.length) for extent, axis in zip(region, axes, strict=True))
         objects = 3 * sizes.in_flight * max(math.prod(a.chunk for a, _ in pairs) * sizes.read, math.prod(chunks) * sizes.written)
-        # Both in the target's type, the source's own, and their bits.
+        # Both blocks in the target's type, the source's block in its own type, and the bits of both.
         return block * (sizes.read + 3 * sizes.written + 2) + objects + min(sizes.shard, block * sizes.read)
 
     def reads(region: Sequence[int]) -> int:

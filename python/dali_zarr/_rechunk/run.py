@@ -37,12 +37,12 @@ class _Pass:
 
     @property
     def count(self) -> int:
-        """Regions."""
+        """The number of regions."""
         return math.prod(-(-length // extent) for length, extent in zip(self.target.shape, self.region, strict=True))
 
 
 def rechunk(source_path: str, target_path: str, options: Options, show: bool) -> dict[str, Any]:
-    """Writes the target, or what is missing of it; gives a report that JSON can hold.
+    """Writes the target, or what is missing of it. Returns a report that JSON can hold.
 
     Raises:
         ValueError, TypeError, IndexError, ImportError: An option is wrong; nothing was written.
@@ -69,7 +69,7 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     except (ValueError, TypeError, LookupError, ImportError, RuntimeError, MemoryError):
         raise
     except Exception as error:
-        # Those of stores: the system's, obstore's, fsspec's.
+        # Errors of stores: the system's, obstore's, fsspec's.
         copied = f"{source_path} to {target_path}"
         raise RuntimeError(f"{copied}: {first_line(error)}; when that is mended, the same command goes on") from error
     finally:
@@ -143,7 +143,8 @@ class _Run:
                         )
 
     def _plans(self) -> dict[str, Plan]:
-        """The fastest plans: with fewer objects in flight more memory is left for regions."""
+        """Returns the fastest plans, and sets how many objects are in flight with them: with fewer, more memory is left
+        for regions."""
         best: tuple[float, int, dict[str, Plan]] | None = None
         in_flight = self._in_flight
         while in_flight:
@@ -162,7 +163,7 @@ class _Run:
         return plans
 
     def _plans_of(self, kept: dict[str, Any]) -> dict[str, Plan]:
-        """Those of the run that was ended, since what is done counts its regions."""
+        """Returns the plans of the interrupted run: the record of what is done has the numbers of its regions."""
         self._in_flight = kept["in_flight"]
         found: dict[str, Plan] = {}
         for name, plan in kept["plans"].items():
@@ -196,7 +197,7 @@ class _Run:
             if root is None:
                 between, first_name = targets.intermediate(self._store, array, chunks, self._format), f"{array.name}:1"
             else:
-                # Another name, since a run that goes on may choose the other.
+                # A different name, since a run that goes on may choose the other kind of intermediate array.
                 between, first_name = Scratch(root, array, chunks), f"{array.name}:1:scratch"
             first.append(_Pass(first_name, array.source, between, array.selection, region[0]))
             whole = tuple(slice(0, length, 1) for length in array.shape)
@@ -209,7 +210,8 @@ class _Run:
             self._state.keep()
 
     def _scratch_folder(self, plans: dict[str, Plan]) -> Path | None:
-        """Where intermediate arrays may be plain files: numbers in a folder of this machine, which its memory holds easily."""
+        """Returns the folder for intermediate arrays as plain files, or None. They may be so if they are numbers, if
+        the target is a folder that this process alone writes, and if the machine's memory holds them easily."""
         staged = [array for array in self._arrays if plans[array.name].intermediate is not None]
         root = getattr(self._store, "root", None)
         if not isinstance(root, Path) or isinstance(self._executor, Cluster):
@@ -240,7 +242,7 @@ class _Run:
             self._end(ticks)
 
     def _ticks(self, count: int, what: str) -> Iterator[Any]:
-        """An iterator whose steps move the bar."""
+        """Returns an iterator whose steps move the bar."""
         steps = itertools.repeat(None, count)
         return iter(_progress.shown(steps, count, what, "region", "regions") if self._show else steps)
 
@@ -261,7 +263,7 @@ class _Run:
                     yield Task(one.name, number, function, (one.source, one.target, selection, region, self._executor.in_flight))
 
     def _finished(self, before: bool, plans: dict[str, Plan], made: dict[str, Any]) -> dict[str, Any]:
-        """The report, after the comparison if there is one."""
+        """Compares source and target if that is asked for; returns the report."""
         if self._options.verify:
             self._verify(made)
         arrays = [_told(array, plans.get(array.name)) for array in self._arrays]
@@ -289,12 +291,12 @@ class _Run:
 
 
 def _kept(array: Wanted, extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the dimensions that the target has."""
+    """Returns the extents of those dimensions of the source that the target has."""
     return tuple(extent for extent, one in zip(extents, array.selection, strict=True) if not isinstance(one, int))
 
 
 def _of_source(array: Wanted, extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Extents of the target's dimensions for all dimensions of the source."""
+    """Returns extents for all dimensions of the source, from those of the target's dimensions; 1 for dropped ones."""
     rest = iter(extents)
     return tuple(1 if isinstance(one, int) else next(rest) for one in array.selection)
 

@@ -1,6 +1,6 @@
 """The array between two copies as plain files, where tasks run in this process and write to a folder.
 
-The system's cache holds it, so that encoding and decoding would cost more than they save.
+The system's page cache holds the files, so encoding and decoding them would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .state import FOLDER
 
 
 class Scratch:
-    """What tasks use of zarr-python's arrays. A chunk is a file with its elements that are in the array, in C order. One without a
-    file has the fill value."""
+    """An array of plain files, with what tasks use of zarr-python's arrays. A chunk is a file with those of its
+    elements that are inside of the array, in C order. A chunk without a file has the fill value."""
 
     shards = None
 
@@ -54,7 +54,8 @@ class Scratch:
         return block
 
     def _chunks_of(self, region: tuple[slice, ...]) -> Iterator[tuple[str, tuple[slice, ...], tuple[slice, ...]]]:
-        """The file of each chunk that is in a region, the chunk's place in the array, and what of the region's block is in it."""
+        """Yields for each chunk in a region: its file, its place in the array, and the part of the region's block that
+        is in it."""
         grid = [range(part.start // extent, -(-part.stop // extent)) for part, extent in zip(region, self.chunks, strict=True)]
         for at in itertools.product(*grid):
             chunk = tuple(

@@ -41,13 +41,13 @@ class Source:
     zarr_format: int
 
     def place(self, options: Options) -> list[Any]:
-        """Where it is, the same from every working directory, and which version of it was asked for."""
+        """Returns where the store is, the same from every working directory, and which version of it was asked for."""
         path = self.path if "://" in self.path else os.path.realpath(self.path)
         return [path, *(options.storage_options.get(name) for name in VERSION)]
 
     def dims(self, name: str) -> tuple[str, ...]:
-        """The names of an array's dimensions, as the reader calls them: its own, else those of the axes of the nearest image of
-        OME-Zarr around it, else ``dim_0``, ``dim_1``..."""
+        """Returns the names of an array's dimensions, as the reader calls them: its own, else those of the axes of the
+        nearest OME-Zarr image around it, else ``dim_0``, ``dim_1``..."""
         array, group = self.arrays[name], name
         while group and stored_names(array) is None:
             group = group.rpartition("/")[0]
@@ -61,7 +61,7 @@ class Source:
         return dims_of(array)
 
     def fingerprint(self) -> str:
-        """Metadata of all arrays, as text: a source that differs in it can't be gone on with."""
+        """Returns the metadata of all arrays, as text. A run can't go on with a source that differs in it."""
         return json.dumps({name: array.metadata.to_dict() for name, array in self.arrays.items()}, default=str, sort_keys=True)
 
 
@@ -70,8 +70,8 @@ def read(path: str, options: Options) -> Source:
 
     Raises:
         ImportError: A package that is needed for it isn't installed.
-        ValueError: It lacks an array.
-        RuntimeError: It can't be opened or listed.
+        ValueError: The store lacks an array.
+        RuntimeError: The store can't be opened or listed.
     """
     zarr = needed("zarr", "rechunk")
     path = values.expanded(path)
@@ -104,7 +104,7 @@ def read(path: str, options: Options) -> Source:
 
 
 def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays that are asked for and their coordinates; and the groups that were listed."""
+    """Returns the arrays that are asked for and their coordinates; and the groups that were listed."""
     try:
         members = {name: member for name, member in root.members(max_depth=None)}
     except Exception as error:
@@ -141,14 +141,14 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
 
 
 def _candidates(name: str, array: Any) -> set[str]:
-    """Where arrays that belong to an array may be."""
+    """Returns the names that arrays which belong to an array may have."""
     folders = name.split("/")[:-1]
     labels = {"/".join([*folders[:depth], dim]) for depth in range(len(folders) + 1) for dim in dims_of(array)}
     return labels | _places("/".join(folders), dict(array.attrs))
 
 
 def _tried(root: Any, place: str) -> dict[str, Any]:
-    """The array at a place, by its name, if there is one."""
+    """Returns the array at a place, by its name; empty if there is none."""
     try:
         found = root[place]
     except Exception:
@@ -157,19 +157,21 @@ def _tried(root: Any, place: str) -> dict[str, Any]:
 
 
 def _of_dims(name: str, array: Any, arrays: Mapping[str, Any]) -> list[str | None]:
-    """For each dimension the array with its labels, in the array's group or the nearest above it."""
+    """Returns for each dimension the array with its labels, in the array's group or the nearest above it; None if there
+    is none."""
     folders = name.split("/")[:-1]
     places = [["/".join([*folders[:depth], dim]) for depth in range(len(folders), -1, -1)] for dim in dims_of(array)]
     return [next((place for place in some if place in arrays and arrays[place].ndim == 1), None) for some in places]
 
 
 def linked(name: str, array: Any, arrays: Mapping[str, Any]) -> set[str]:
-    """The arrays that an array's attributes name as what belongs to it: coordinates of other dimensions than theirs, bounds."""
+    """Returns the arrays that an array's attributes name as belonging to it: bounds, and coordinates that don't have
+    the name of their dimension."""
     return named(name.rpartition("/")[0], dict(array.attrs), arrays)
 
 
 def named(folder: str, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> set[str]:
-    """The arrays that attributes of a group, or of an array in it, name."""
+    """Returns the arrays that attributes of a group, or of an array in it, name."""
     return {place for place in _places(folder, attributes) if place in arrays}
 
 
@@ -180,7 +182,7 @@ def _places(folder: str, attributes: Mapping[str, Any]) -> set[str]:
 
 
 def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
-    """An array of a store that can't be listed."""
+    """Opens an array by its name, in a store that can't be listed. Raises ValueError if it isn't there."""
     try:
         found = root[name]
     except Exception:
@@ -192,7 +194,7 @@ def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
 
 
 def stored_names(array: Any) -> list[str | None] | None:
-    """Dimension names as they are stored."""
+    """Returns dimension names as they are stored; None where there isn't one for each dimension."""
     if array.metadata.zarr_format == 3:
         found = array.metadata.dimension_names
     else:
@@ -201,13 +203,15 @@ def stored_names(array: Any) -> list[str | None] | None:
 
 
 def dims_of(array: Any) -> tuple[str, ...]:
-    """The names of dimensions that an array has itself; ``dim_0``, ``dim_1``... where they have none."""
+    """Returns the names of an array's dimensions by its own metadata; ``dim_0``, ``dim_1``... for those without a
+    name."""
     names = stored_names(array) or [None] * array.ndim
     return tuple(f"dim_{i}" if name is None else str(name) for i, name in enumerate(names))
 
 
 def _axes(image: Any, level: str, ndim: int) -> tuple[str, ...] | None:
-    """The names of the axes of an OME-Zarr image, if the array ``level`` is of it. Attributes that aren't as specified are none."""
+    """Returns the names of the axes of an OME-Zarr image, if the array ``level`` belongs to it. None where attributes
+    aren't as specified."""
     try:
         if level not in [dataset["path"].removeprefix("./").strip("/") for dataset in image["datasets"]]:
             return None
@@ -219,12 +223,12 @@ def _axes(image: Any, level: str, ndim: int) -> tuple[str, ...] | None:
 
 
 def is_coordinate(name: str, array: Any) -> bool:
-    """Whether an array has the labels of a dimension."""
+    """Returns whether an array has the labels of a dimension."""
     return array.ndim == 1 and dims_of(array) == (name.rpartition("/")[2],)
 
 
 def selections(source: Source, options: Options) -> dict[str, Selection]:
-    """For each array what is selected along each dimension, as tasks take it.
+    """Returns for each array what is selected along each dimension, as tasks take it.
 
     Raises:
         ValueError, TypeError, IndexError: A label or an index isn't there.

@@ -1,8 +1,9 @@
-"""What is done of a rechunking, kept in the target until it is finished: after a kill at any moment the next run goes on.
+"""The record of what a rechunking has done. It is kept in the target until the target is finished: after a kill at any
+moment the next run goes on.
 
-Objects below ``.rechunk``: ``plan.json``, written before all others and removed last; ``done/N.json``, each with the regions that
-were written since the one before; and intermediate arrays, in ``intermediate`` or ``scratch``. A region is written again if the
-record of it was lost, with the same bytes.
+Objects below ``.rechunk``: ``plan.json``, written before all others and removed last; ``done/N.json``, each with the
+regions that were written since the one before; and intermediate arrays, in ``intermediate`` or ``scratch``. If the
+record of a region was lost, the region is written again, with the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SECONDS = 1.0
 
 
 class State:
-    """See the module."""
+    """The record of one target. ``done``: the numbers of the regions that were written, by copy."""
 
     def __init__(self, store: Any):
         self._store = store
@@ -32,10 +33,10 @@ class State:
         self.done: dict[str, set[int]] = {}
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan of the run that was ended, with what is done of it in ``done``; None where there is none.
+        """Returns the plan of the interrupted run, and fills ``done`` with what it has done; None where there was none.
 
         Raises:
-            RuntimeError: It is damaged.
+            RuntimeError: The record is damaged.
         """
         plan = self._get(_PLAN)
         if plan is None:
@@ -47,11 +48,11 @@ class State:
         return plan
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Keeps the plan; before anything else is written."""
+        """Writes the plan. Call it before anything else is written."""
         self._set(_PLAN, plan)
 
     def add(self, copy: str, number: int) -> None:
-        """Notes that a region was written; in the store about once in a second."""
+        """Notes that a region was written. About once a second, the notes are written to the store."""
         self.done.setdefault(copy, set()).add(number)
         self._new.setdefault(copy, []).append(number)
         if time.monotonic() - self._last > _SECONDS:
@@ -65,7 +66,8 @@ class State:
         self._new, self._last = {}, time.monotonic()
 
     def finish(self, plan: dict[str, Any]) -> None:
-        """Removes all that isn't the target's, the plan last; until then it says that nothing is left to do."""
+        """Removes all that isn't part of the target, the plan last. Until then the plan says that nothing is left to
+        do."""
         self._set(_PLAN, plan | {"finished": True})
         for folder in (f"{FOLDER}/done", *BETWEEN):
             self.remove(folder)

@@ -18,7 +18,7 @@ from .state import FOLDER
 
 
 def opened(path: str, options: Mapping[str, str]) -> Any:
-    """zarr-python's store at a path or URL, for writing. Writes nothing.
+    """Opens zarr-python's store at a path or URL, for writing. Writes nothing.
 
     Raises:
         ImportError: A package that is needed for it isn't installed.
@@ -62,7 +62,7 @@ def is_empty(store: Any) -> bool:
 
 
 def make(store: Any, source: Source, arrays: Iterable[Wanted], zarr_format: int) -> dict[str, Any]:
-    """Writes the metadata of groups and arrays; gives zarr-python's arrays. What is there already stays."""
+    """Writes the metadata of groups and arrays; returns zarr-python's arrays. Arrays and groups that exist stay."""
     zarr = needed("zarr", "rechunk")
     for name, attributes in sorted(source.groups.items()):
         group = zarr.open_group(store, path=name, mode="a", zarr_format=zarr_format)
@@ -81,14 +81,14 @@ def _made(zarr: Any, store: Any, array: Wanted, zarr_format: int) -> Any:
         attributes["_ARRAY_DIMENSIONS"] = list(array.names)
     was = None if array.source is None else array.source.metadata
     if was is not None and was.zarr_format == zarr_format:
-        # OME-Zarr asks for folders in Zarr v2.
+        # Chunks keep their kind of names: OME-Zarr requires folders in Zarr v2.
         keys = was.chunk_key_encoding if zarr_format == 3 else {"name": "v2", "separator": was.dimension_separator}
         more["chunk_key_encoding"] = keys
     # Text has a type of its own in zarr-python.
     dtype = "str" if array.dtype.kind in "OT" else array.dtype
     config = {"write_empty_chunks": True}
     with warnings.catch_warnings():
-        # Of types without a specification, as the source has them too.
+        # Ignores warnings about types without a specification: the source has them too.
         warnings.simplefilter("ignore")
         try:
             return zarr.create_array(
@@ -103,7 +103,7 @@ def _made(zarr: Any, store: Any, array: Wanted, zarr_format: int) -> Any:
 
 
 def intermediate(store: Any, array: Wanted, chunks: tuple[int, ...], zarr_format: int) -> Any:
-    """The array between two copies, in the target's folder of what isn't finished."""
+    """Makes the array between two copies, in the target's folder of unfinished work."""
     from .codecs import named
 
     name = f"{FOLDER}/intermediate/{array.name or 'array'}"
@@ -135,7 +135,7 @@ def _told(array: Any) -> str:
 
 
 def written(store: Any, arrays: Iterable[Wanted], zarr_format: int) -> dict[str, Any]:
-    """The arrays of a complete target."""
+    """Returns the arrays of a complete target."""
     zarr = needed("zarr", "rechunk")
     return {array.name: zarr.open_array(store, path=array.name, mode="r", zarr_format=zarr_format) for array in arrays}
 
@@ -143,7 +143,8 @@ def written(store: Any, arrays: Iterable[Wanted], zarr_format: int) -> dict[str,
 def consolidate(store: Any, zarr_format: int) -> None:
     """Writes the consolidated metadata of all groups and arrays."""
     with warnings.catch_warnings():
-        # Zarr v3's aren't specified, and the folder of what isn't finished is no part of the hierarchy.
+        # Ignores warnings: Zarr v3 doesn't specify consolidated metadata, and the folder of unfinished work isn't in
+        # the hierarchy.
         warnings.simplefilter("ignore")
         needed("zarr", "rechunk").consolidate_metadata(store, zarr_format=zarr_format)
 

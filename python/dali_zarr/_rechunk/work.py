@@ -35,12 +35,12 @@ def copy(source: Any, target: Any, selection: Selection, region: tuple[slice, ..
             place = tuple(
                 slice(whole.start + one.start, min(whole.start + one.stop, whole.stop)) for whole, one in zip(region, part)
             )
-            # zarr-python would copy it in its one thread for all tasks.
+            # Contiguous, since zarr-python would otherwise copy it in its one thread for all tasks.
             target[place] = np.ascontiguousarray(block[part])
 
 
 def compare(source: Any, target: Any, selection: Selection, region: tuple[slice, ...], in_flight: int | None) -> list[int] | None:
-    """Reads the same elements of both; gives the place of the first that differs in a bit, or None."""
+    """Reads the same elements of both. Returns the place of the first that differs in a bit, or None."""
     _limit(in_flight)
     wanted, found = read(source, selection, target), np.asarray(target[region] if target.ndim else target[()])
     if wanted.shape != found.shape:
@@ -55,7 +55,7 @@ def compare(source: Any, target: Any, selection: Selection, region: tuple[slice,
 
 
 def read(source: Any, selection: Selection, target: Any) -> npt.NDArray[Any]:
-    """A selection of an array, in the target's type."""
+    """Reads a selection of an array; returns it in the target's type."""
     try:
         block = _read(source, selection)
     except Exception as error:
@@ -84,7 +84,7 @@ def _read(source: Any, selection: Selection) -> npt.NDArray[Any]:
 
 
 def _told(selection: Selection) -> str:
-    """As in Python, from the first element of each dimension to the last."""
+    """Formats a selection as Python writes slices, from the first element of each dimension to the last."""
     ends = [
         (one.start, one.stop) if isinstance(one, slice) else (min(one), max(one) + 1) if isinstance(one, list) else (one, one + 1)
         for one in selection
@@ -93,8 +93,8 @@ def _told(selection: Selection) -> str:
 
 
 def part_of(positions: Sequence[Any], region: Sequence[slice]) -> Selection:
-    """The source's selection for a region of the target. ``positions`` are those of the whole target, for each dimension of the
-    source; dimensions with a single place have none in the target."""
+    """Returns the source's selection for a region of the target. ``positions``: the selection for the whole target, for
+    each dimension of the source. A dimension with a single position is dropped in the target."""
     rest = iter(region)
     found: list[slice | list[int] | int] = []
     for one in positions:
@@ -112,7 +112,8 @@ def part_of(positions: Sequence[Any], region: Sequence[slice]) -> Selection:
 
 
 def _limit(in_flight: int | None) -> None:
-    """How many objects zarr-python reads or writes at a time for one call, in a worker of a cluster."""
+    """Sets how many objects zarr-python reads or writes at a time for one call, in a worker of a cluster. None: leaves
+    it."""
     if in_flight is not None:
         import zarr
 
@@ -121,21 +122,21 @@ def _limit(in_flight: int | None) -> None:
 
 
 def _one_at_a_time() -> bool:
-    """Whether zarr-python reads or writes one object at a time."""
+    """Returns whether zarr-python reads or writes one object at a time."""
     import zarr
 
     return zarr.config.get("async.concurrency") == 1
 
 
 def _fill_of(target: Any) -> npt.NDArray[Any] | None:
-    """The fill value, where chunks that equal it needn't be written."""
+    """Returns the fill value if chunks that equal it needn't be written, else None."""
     if target.fill_value is None or target.dtype.kind not in "biufcmM":
         return None
     return np.asarray(target.fill_value, target.dtype)
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where both have the same bits."""
+    """Returns where both have the same bits."""
     if one.dtype.kind not in "biufcmM":
         return np.asarray(one == other)
     as_bits = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}.get(one.dtype.itemsize)
@@ -146,7 +147,7 @@ def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool
 
 
 def _bits(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """In either byte order the bits of the number."""
+    """Returns the bits of the numbers, whatever their byte order."""
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)).view(dtype).reshape(
         array.shape if array.dtype.itemsize <= 8 else (*array.shape, array.dtype.itemsize // 8)
     )

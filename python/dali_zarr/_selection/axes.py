@@ -14,11 +14,11 @@ from .. import _native
 from .._arguments import by_name, names, options, pick, values
 from . import coordinates, stores
 
-# The arguments on which they depend.
+# The arguments that decide the dimensions.
 PLACES = ("path", "arrays", "storage_options", "dims", "concat")
-# The engine's arguments of what a selection leaves, which users don't have.
+# Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
 REGIONS, ORIGINS = "_regions", "_index_origins"
-# The engine's largest step.
+# The engine's largest step: with it a region has one sample.
 ONE_SAMPLE = 1 << 40
 
 
@@ -29,7 +29,7 @@ class Array:
     name: str
     output: str
     dims: tuple[str, ...]
-    # For each store.
+    # One for each store.
     shapes: tuple[tuple[int, ...], ...]
 
     @property
@@ -39,7 +39,7 @@ class Array:
 
 
 class Axes:
-    """See the module. Coordinates are read when they are first asked for, once."""
+    """The dimensions of what a reader reads. Coordinates are read once, when they are first asked for."""
 
     def __init__(
         self, paths: list[str], storage_options: Mapping[str, str], arrays: list[Array], dims: list[str],
@@ -47,7 +47,7 @@ class Axes:
     ):
         self.one_by_one = one_by_one
         self.paths, self.arrays, self.dims = paths, arrays, dims
-        # One list for all stores, or one for each; those that are one for all.
+        # ``picks`` has one list for all stores, or one for each; ``_picks`` only those that are one for all.
         self.picks, self._options = picks, storage_options
         self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
         self._stores: dict[int, stores.Store] = {}
@@ -55,13 +55,13 @@ class Axes:
 
     @classmethod
     def of_reader(cls, arguments: Mapping[str, Any]) -> Axes:
-        """Those of a reader with these arguments, in the operator's form. Reads metadata.
+        """Makes the axes of a reader with these arguments, which are in the operator's form. Reads metadata.
 
         Raises:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
-        # Arrays without names have those of dims, which may be said by window.
+        # Arrays without dimension names take those of dims, which window may give instead.
         if named := arguments.get("dims") or named_by_window(arguments.get("window")):
             spec["dims"] = named
         path: Any = arguments.get("path") or []
@@ -70,7 +70,7 @@ class Axes:
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in _listed(named)]
-        # An array with a store of its own is in no other.
+        # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         one_by_one = arguments.get("concat") == "samples"
         return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, one_by_one)
@@ -85,7 +85,7 @@ class Axes:
         return list(dict.fromkeys(dim for array in self.arrays for dim in array.dims))
 
     def lengths(self, dim: str) -> list[int]:
-        """The length in each store; of a dimension that only some arrays have, where they have it."""
+        """Returns a dimension's length in each store, from the first array that has the dimension."""
         array = self._array(dim)
         return [shape[array.dims.index(dim)] for shape in array.shapes]
 
@@ -93,7 +93,7 @@ class Axes:
         return next(array for array in self.arrays if dim in array.dims)
 
     def variable(self, dim: str, store: int) -> Any:
-        """xarray's variable with the coordinates in a store, or None where there are none.
+        """Returns xarray's variable with a dimension's coordinates in a store, or None where there are none.
 
         Raises:
             ValueError, RuntimeError, ImportError: They can't be read.
@@ -105,7 +105,7 @@ class Axes:
         return self._variables[dim, store]
 
     def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
-        """The coordinates in the group of an array, or around it."""
+        """Reads the coordinates in the group of an array, or in a group around it."""
         around, name = self._place(array, store)
         return coordinates.read(around, name, dim, length)
 
@@ -118,7 +118,7 @@ class Axes:
         return stores.Store(around or "/", self._options if is_remote else {}), name
 
     def text_of_arrays(self, dim: str) -> list[tuple[str, list[str]]]:
-        """Of arrays that have coordinates of text along one of ``dims``: their names and these.
+        """Returns the name and the coordinates of each array whose coordinates along one of ``dims`` are text.
 
         Raises:
             RuntimeError, ImportError: They can't be read.
@@ -137,7 +137,8 @@ class Axes:
         return self._stores[store]
 
     def elements(self, name: str, store: int, at: list[npt.NDArray[np.int64]], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
-        """Elements of an array at positions, one list for each axis. Of what decodes them only what ``encoding`` has is applied.
+        """Reads elements of an array at positions, which are one list for each axis. Of the attributes that decode
+        them, only those in ``encoding`` are applied.
 
         Raises:
             RuntimeError: They can't be read.
@@ -145,15 +146,16 @@ class Axes:
         return coordinates.elements(self._store(store), name, at, encoding)
 
     def joined(self) -> Any:
-        """xarray's variable with the coordinates of all stores along the axis that joins them, or None where one lacks them."""
+        """Returns xarray's variable with the coordinates of all stores along the axis that joins them; None where a
+        store has none."""
         found = [self.variable(self.dims[0], store) for store in range(len(self.paths))]
         if any(variable is None for variable in found):
             return None
         return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
 
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
-        """The coordinates as NumPy has them: along the first of ``dims`` those of all stores, else those of the first one. None
-        where one has none."""
+        """Returns a dimension's coordinates after ``pick``: along the first of ``dims`` those of all stores, else those
+        of the first store. None where a store has none, or where stores have different picks."""
         found = [self._coordinates(dim, store) for store in range(len(self.paths) if dim == self.dims[0] else 1)]
         if any(one is None for one in found) or (dim in self.picks and dim not in self._picks):
             return None
@@ -161,7 +163,7 @@ class Axes:
         return joined[self._picks[dim]] if dim in self._picks else joined
 
     def coordinates_by_store(self, dim: str) -> list[npt.NDArray[Any]] | None:
-        """The coordinates along another dimension that samples have in each store, after ``pick``; None where one has none."""
+        """Returns a dimension's coordinates in each store, after ``pick``; None where a store has none."""
         found: list[npt.NDArray[Any]] = []
         for store in range(len(self.paths)):
             one = self._coordinates(dim, store)
@@ -175,7 +177,7 @@ class Axes:
         return None if variable is None else np.asarray(variable.values)
 
     def store_of(self, place: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """In which store elements along the first of ``dims`` are; for those outside, the nearest one."""
+        """Returns the store of each element along the first of ``dims``; for elements outside, the nearest store."""
         dim = self.dims[0]
         if dim in self._picks:
             chosen = np.asarray(self._picks[dim])
@@ -185,19 +187,21 @@ class Axes:
         return np.minimum(np.searchsorted(ends, place, side="right"), len(ends) - 1)
 
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:
-        """An argument "for each of dims". Where outputs differ, the largest: all windows of a sample begin at its start."""
+        """Returns an argument "for each of dims". Where outputs differ, it is the largest: all windows of a sample
+        begin at its start."""
         found = by_name.per_dim(name, arguments.get(name), self.dims, default).values()
         return [max(of, key=length_of) for of in zip(*found, strict=True)]
 
     def windows(self, arguments: Mapping[str, Any], output: str | None = None) -> list[tuple[int, int]]:
-        """The window and its stride along each of ``dims``: of one output, or of the one with the longest window. What is given for
-        a dimension that an output's array lacks doesn't count."""
-        # Of windows with as many elements the first one's stride counts.
+        """Returns the window and its stride along each of ``dims``: of one output, or of the output with the longest
+        window. A window along a dimension that the output's array lacks doesn't count."""
+        # Of equally long windows, the first one's stride counts.
         found = [self.windows_along(arguments, i) for i in range(len(self.dims))]
         return [of[output] if output in of else max(of.values(), key=lambda one: length_of(one[0])) for of in found]
 
     def span(self, arguments: Mapping[str, Any], i: int) -> int:
-        """Elements along one of ``dims`` from the first to the last of all windows that begin together."""
+        """Returns how many elements along one of ``dims`` there are from the first to the last one of a sample's
+        windows."""
         whole = self.region_length(i, arguments)
         found = [(whole if window < 0 else window, stride) for window, stride in self.windows_along(arguments, i).values()]
         return max((max(window, 1) - 1) * stride + 1 for window, stride in found)
@@ -214,25 +218,28 @@ class Axes:
         return {output: (of(output, window, 0), of(output, stride, 1)) for output in outputs}
 
     def within_picks(self, index: npt.NDArray[np.int64], arguments: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-        """Starts of samples, one column for each of ``dims``, where elements that were picked alone count among those picked: the
-        reader's index has their positions in the store."""
+        """Converts the reader's index, one column for each of ``dims``. Along a dimension whose only element was
+        picked, the index has that element's position in the store; the result has its position among the picked
+        elements."""
         origins = arguments.get(ORIGINS)
         return index - np.array(origins, np.int64)[self.store_of(index[:, 0])] if origins else index
 
     def borders(self) -> list[int]:
-        """Where the second store and each later one begins along the axis that joins them."""
+        """Returns where the second store and each later one begins along the axis that joins them; empty where none
+        does."""
         return self.begins()[1:].tolist() if self.is_joined else []
 
     def begins(self) -> npt.NDArray[np.int64]:
-        """Where each store begins along the first of ``dims``, one after the other."""
+        """Returns where each store begins along the first of ``dims``, if they follow each other."""
         return np.cumsum([0, *self.lengths(self.dims[0])[:-1]])
 
     def axis_length(self, i: int) -> int:
-        """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
+        """Returns the number of elements along one of ``dims`` after ``pick``; along the joined axis those of all
+        stores."""
         return self._length(i, 0)
 
     def _length(self, i: int, store: int) -> int:
-        """The same, in one of the stores where they aren't joined."""
+        """The same as :meth:`axis_length`, in one of the stores where they aren't joined."""
         dim = self.dims[i]
         if self.picks.get(dim):
             return len(self.picks[dim][store % len(self.picks[dim])])
@@ -240,8 +247,9 @@ class Axes:
         return sum(lengths) if self.is_joined and i == 0 else lengths[store]
 
     def regions(self, i: int, arguments: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-        """The elements along one of ``dims`` that samples may touch, of all stores or of each where samples are cut from each on
-        its own: the first, one past the last, and their distance."""
+        """Returns which elements along one of ``dims`` samples may touch: the first, one past the last, and their
+        distance. There is one entry for all stores, or one for each store where samples are cut from each on its
+        own."""
         told: list[list[list[int] | None]] = arguments.get(REGIONS) or []
         found: list[tuple[int, int, int]] = []
         for store in range(len(self.paths) if self.one_by_one else 1):
@@ -255,21 +263,23 @@ class Axes:
         return found
 
     def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
-        """How many elements samples may touch along one of ``dims``; of several stores, in the first."""
+        """Returns how many elements samples may touch along one of ``dims``; in the first store where each has its own
+        region."""
         start, end, spacing = self.regions(i, arguments)[0]
         return -((start - end) // spacing)
 
 
 def length_of(window: int) -> float:
-    """By which windows are compared: -1 is the whole region, longer than any other."""
+    """Returns the length by which windows are compared: -1 is the whole region, longer than any other."""
     return math.inf if window < 0 else window
 
 
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:
-    """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
-    then."""
+    """Returns the arrays of a reader. Stores that differ along a dimension are looked at one by one: they may agree
+    after the selection."""
     paths = _listed(spec.get("path"))
-    # Values don't matter here, nor attributes that don't decode, nor how many samples there are: one of each store is fewest.
+    # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
+    # makes the fewest samples: one for each store.
     plain = {**spec, "mask_and_scale": False}
     spec = {**plain, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
     try:
@@ -295,7 +305,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def named_by_window(window: Any) -> list[str]:
-    """The dimensions that ``window`` names."""
+    """Returns the dimensions that ``window`` names."""
     if not isinstance(window, Mapping):
         return []
     found: list[str] = []
@@ -305,7 +315,7 @@ def named_by_window(window: Any) -> list[str]:
 
 
 def _named(dim: Any, array: Array) -> str:
-    """A dimension's name, where it may be given by its position."""
+    """Returns the name of a dimension that is given by its name or its position."""
     text = str(dim)
     if text in array.dims or not text.lstrip("-").isdigit() or not -len(array.dims) <= int(text) < len(array.dims):
         return text

@@ -12,13 +12,14 @@ from .stores import Store, needed
 
 
 def read(store: Store, array: str, dim: str, length: int) -> Any:
-    """xarray's variable with the coordinates along ``dim`` of an array of the store, or None where there are none.
+    """Returns xarray's variable with the coordinates along ``dim`` of an array of the store, or None where there are
+    none.
 
-    They are the array of the dimension's name in the array's group, or in the nearest group around it. Stores of anemoi-datasets
-    have the names along ``variable`` in the group's attribute ``variables``.
+    The array with the dimension's name holds them. It is in the array's group, or in the nearest group around it.
+    Stores of anemoi-datasets have the names along ``variable`` in the group's attribute ``variables``.
 
     Raises:
-        ValueError: They aren't one value for each element.
+        ValueError: There isn't one coordinate for each element.
         RuntimeError: They can't be read.
     """
     found = _nearest(store, array, dim)
@@ -46,7 +47,8 @@ def _named_by_attribute(store: Store, array: str, dim: str, length: int) -> Any:
 
 
 def variables(attributes: Mapping[str, Any]) -> list[str]:
-    """The names of an anemoi store's variables, in their order; none in other stores. Old stores have numbers by name."""
+    """Returns the names of an anemoi store's variables, in their order; empty for other stores. Old stores have a
+    dictionary from names to numbers instead."""
     found = attributes.get("variables")
     if found is None and isinstance(by_name := attributes.get("name_to_index"), dict):
         numbers = cast(dict[str, Any], by_name)
@@ -56,7 +58,7 @@ def variables(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
-    """The coordinates along ``dim`` of an array of the store where they are text, else None; others aren't read.
+    """Returns the coordinates along ``dim`` of an array of the store if they are text, else None. Others aren't read.
 
     Raises:
         RuntimeError: They can't be read.
@@ -70,7 +72,7 @@ def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def _reading(store: Store, found: Any) -> Generator[None, None, None]:
-    """What reading and decoding an array raises becomes an error that names store and array."""
+    """Turns what reading and decoding an array raises into an error that names store and array."""
     try:
         yield
     except (ImportError, MemoryError):
@@ -90,7 +92,8 @@ def _nearest(store: Store, array: str, dim: str) -> Any:
 
 
 def elements(store: Store, name: str, at: list[Any], encoding: Mapping[str, Any]) -> Any:
-    """Elements of an array at positions, one list for each axis, decoded by those attributes that are in ``encoding``.
+    """Reads elements of an array at positions, which are one list for each axis. Those of the array's attributes that
+    are in ``encoding`` decode them.
 
     Raises:
         RuntimeError: They can't be read.
@@ -118,7 +121,7 @@ def _attributes(array: Any) -> dict[str, Any]:
 
 
 def decoded(dim: str, values: Any, attributes: dict[str, Any]) -> Any:
-    """xarray's variable of stored coordinates, decoded."""
+    """Decodes stored coordinates; returns xarray's variable."""
     xarray = needed("xarray", "selecting by label")
     dataset = xarray.decode_cf(xarray.Dataset({dim: ((dim,), values, attributes)}))
     return dataset.variables[dim]

@@ -12,7 +12,7 @@ from . import origins
 from .axes import Axes
 from .lookup import Positions, shown
 
-# What xarray applies when it decodes.
+# The attributes that xarray applies when it decodes.
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
 
@@ -24,13 +24,13 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
         ds = xr.open_zarr("era5.zarr").sel(level=[500, 850], time=slice("2015", "2017"))[["z", "t2m"]]
         loader = Loader(**dali_zarr.from_xarray(ds), batch_size=16)
 
-    The dataset's coordinates are matched against those of its store. Its variables must still be parts of the store's arrays of
-    the same name at these positions; of dask's arrays some elements are read and compared.
+    The dataset's coordinates are matched against those of its store. Each variable must still be a part of the store's
+    array of the same name, at these positions. For arrays of dask, some elements are read and compared.
 
     Args:
         dataset: Opened by ``xarray.open_zarr`` and selected; nothing must have been computed with it.
-        path: Its store, where the dataset doesn't tell.
-        storage_options: Of the reader.
+        path: The dataset's store, where the dataset doesn't tell it.
+        storage_options: As of the reader.
 
     Raises:
         ValueError: The dataset can't be expressed; the message says why.
@@ -58,12 +58,13 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
     isel = {dim: indexer for dim in axes.names() if (indexer := _selected(dataset, dim, axes)) is not None}
     for array in axes.arrays:
         origins.check(axes, array, dataset[array.name].variable, isel, path is None)
-    # Along dims a list of isel says where samples start. Windows count what the dataset holds, as those of pick do.
+    # A list in isel along dims would say where samples start. Such lists become pick: then windows count the dataset's
+    # elements.
     listed = {dim for dim, indexer in isel.items() if dim in axes.dims and isinstance(indexer, list)}
     for name, dims in (("pick", listed), ("isel", isel.keys() - listed)):
         if dims:
             found[name] = {dim: isel[dim] for dim in isel if dim in dims}
-    # Attributes that xarray applied move to the encoding.
+    # xarray has moved the attributes that it applied to the encoding.
     if any(name in dataset[array].encoding for array in names for name in _PACKED):
         found["mask_and_scale"] = True
     elif any(name in dataset[array].attrs for array in names for name in _PACKED):
@@ -72,7 +73,7 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
 
 
 def _axes(arguments: dict[str, Any]) -> Axes:
-    """What there is in the store.
+    """Returns the dimensions of the arrays in the store.
 
     Raises:
         ValueError: It has no array of a variable's name, or can't be read.
@@ -91,7 +92,7 @@ def _axes(arguments: dict[str, Any]) -> Axes:
 
 
 def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
-    """What ``isel`` takes of a dimension; None for all of it."""
+    """Returns the indexer of ``isel`` that selects the dataset's part of a dimension; None for all of it."""
     lengths = axes.lengths(dim)
     length = sum(lengths) if axes.is_joined and dim == axes.dims[0] else lengths[0]
     stored = axes.coordinates(dim)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 def segments(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: Sequence[int], borders: Sequence[int], length: int,
 ) -> dict[str, list[int]]:
-    """``breaks`` and ``segments`` for runs from ``starts`` to ``ends`` of a dimension with ``length`` elements, which are cut at
-    ``breaks`` and at ``borders`` of stores too. Negative breaks count from the end. Nothing if one isn't inside: the engine refuses
-    it, if it is left as given."""
+    """Returns the arguments ``breaks`` and ``segments`` that select runs from ``starts`` to ``ends`` of a dimension
+    with ``length`` elements. The runs are also cut at ``breaks`` (negative ones count from the end) and at ``borders``
+    of stores. Returns nothing if a break isn't inside the dimension: the engine refuses it when it is left as given."""
     own = [at + length if at < 0 else at for at in breaks]
     if not all(0 < at < length for at in own):
         return {}

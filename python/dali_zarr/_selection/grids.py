@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 
 def product(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """A row for each combination of one number of each column, the first column moving slowest.
+    """Returns a row for each combination of one number of each column. The first column varies slowest.
 
     Raises:
         MemoryError: The machine has no room for the rows.
     """
     rows = math.prod(len(column) for column in columns)
     size = 8 * rows * len(columns)
-    # The library copies it once.
+    # Twice the size, since the library makes a copy.
     if 2 * size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         raise MemoryError(
             f"zarr_reader: sel, isel: the lists along dims make {rows} samples, whose starts take {size} bytes, more than there is "

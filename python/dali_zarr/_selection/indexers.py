@@ -11,7 +11,8 @@ from .lookup import Positions, of_index, of_label
 
 
 def selected(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
-    """The selected elements in each store; along the joined axis, of all stores together. ``name`` is ``sel`` or ``isel``.
+    """Returns the selected elements in each store; along the joined axis, those of all stores together. ``name`` is
+    ``sel`` or ``isel``.
 
     Raises:
         ValueError, TypeError, IndexError: A label or an index isn't there.
@@ -36,13 +37,13 @@ def _of_label(dim: str, length: int, variable: Any, label: Any, method: Any, tol
 
 
 def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
-    """Along the joined axis: each store is looked up, since it has coordinates of its own."""
+    """Looks up labels along the joined axis: in each store, since each has coordinates of its own."""
     step: Any = None
     turned = label
     is_list = np.ndim(label) > 0
     found = _variables(dim, axes)
     if not found:
-        # Labels are positions, which count on over the borders.
+        # Without coordinates, labels are positions in all stores together.
         return _of_label(dim, sum(axes.lengths(dim)), None, label, method, tolerance)
     if len(found) < len(axes.lengths(dim)):
         raise ValueError(
@@ -55,7 +56,8 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         label, step = slice(whole.start, whole.stop), whole.step
         bounded = whole.start is not None or whole.stop is not None
         if bounded and not all(map(_is_sorted, found)):
-            # It goes from one label's place to the other's, which only one store has.
+            # In unsorted coordinates a slice goes from the place of one label to that of the other. Each label is in
+            # one store only, so all coordinates are joined.
             return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), whole, None, None)
         descends = _descends([_values(one) for one in found]) if bounded else set[bool]()
         if len(descends) > 1:
@@ -65,18 +67,19 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
             )
         turned = slice(whole.stop, whole.start) if descends == {True} else label
     elif is_list or method is not None:
-        # Each label may be in another store; the nearest is that of all stores.
+        # Each label may be in a different store, and the nearest label is the nearest of all stores.
         return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
     start, parts, missing = 0, list[Positions](), None
     for variable, length in zip(found, axes.lengths(dim), strict=True):
         try:
-            # Where others descend, a store that has one coordinate alone ascends for pandas.
+            # pandas takes a store with a single coordinate for ascending, also where the other stores descend.
             asked = label if _descends([_values(variable)]) else turned
             part = of_label(dim, length, variable, asked, None, None)
             parts.append(Positions(part.indices + start, part.is_scalar))
         except KeyError as error:
             if isinstance(label, slice):
-                # Sorted coordinates take all bounds but text where dates descend, as in xarray: nothing may be left out.
+                # As in xarray, sorted coordinates accept all bounds, except text where dates descend. This store's
+                # elements must not be left out silently.
                 raise ValueError(error.args[0]) from error
             missing = missing or error
         start += length
@@ -99,7 +102,8 @@ def _values(variable: Any) -> Any:
 
 
 def _descends(stores: list[Any]) -> set[bool]:
-    """Whether sorted coordinates descend: each store's, or, where each store has one alone, those of all stores."""
+    """Returns whether sorted coordinates descend within the stores. Where each store has a single coordinate, the order
+    of the stores decides. Several answers: stores differ. Empty: they don't descend, or it can't be told."""
     found = {bool(one[0] > one[-1]) for one in stores if len(one) and one[0] != one[-1]}
     if found:
         return found

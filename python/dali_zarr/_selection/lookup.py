@@ -1,4 +1,4 @@
-"""Positions along a dimension, of labels (as xarray looks them up) or of indices."""
+"""Looks up labels (as xarray does) or indices: finds their positions along a dimension."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .stores import needed
 
-# So many coordinates are listed in messages.
+# The most coordinates that are listed in a message.
 _SHOWN = 8
 
 
@@ -21,15 +21,16 @@ class Positions:
     """Elements of a dimension, in the order in which they were asked for."""
 
     indices: npt.NDArray[np.int64]
-    # A single element, whose dimension is dropped.
+    # Whether it is a single element, whose dimension is dropped.
     is_scalar: bool
-    # Elements that were listed one by one. Others are a slice, those of a part of a date, or those for which a list has True.
+    # Whether elements were listed one by one. Else they come from a slice, a partial date, or a list of bools.
     is_list: bool = False
-    # Of bools, which say what there is: what they leave out is a gap also where gaps are equal.
+    # Whether they come from a list of bools. Elements that it leaves out are gaps, even where all gaps are equal.
     is_mask: bool = False
 
     def spacing(self) -> int | None:
-        """The distance of neighbours, at least 1; None where they are in another order, unevenly spaced, or have gaps."""
+        """Returns the distance of neighbours, at least 1; None where they don't ascend, are unevenly spaced, or have
+        gaps."""
         steps = np.diff(self.indices)
         if not len(steps):
             return 1
@@ -38,7 +39,8 @@ class Positions:
         return int(steps[0]) if steps[0] > 0 and bool((steps == steps[0]).all()) else None
 
     def runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-        """Where runs of neighbours begin and end (one past the last), if that is how ascending elements with gaps lie."""
+        """Returns where runs of neighbours begin and end (one past the last). None unless the elements ascend with
+        gaps."""
         if self.spacing() is not None or not bool((np.diff(self.indices) > 0).all()):
             return None
         first = np.flatnonzero(np.diff(self.indices, prepend=-2) != 1)
@@ -46,7 +48,7 @@ class Positions:
 
 
 def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
-    """What ``isel`` takes: an integer, a slice, or a list of integers or of bools.
+    """Finds the positions for an indexer of ``isel``: an integer, a slice, or a list of integers or of bools.
 
     Raises:
         IndexError: An index is outside.
@@ -65,7 +67,8 @@ def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
 
 
 def of_label(dim: str, length: int, variable: Any, label: Any, method: str | None, tolerance: Any) -> Positions:
-    """What ``sel`` takes, among the coordinates that ``variable`` holds (None: positions are the labels).
+    """Finds the positions for an indexer of ``sel`` among the coordinates in ``variable`` (None: positions are the
+    labels).
 
     Raises:
         KeyError: No element has the label.
@@ -91,7 +94,7 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         first = _first_missing(numbers, dim, label, options)
         missing = given if first is label else first
         if isinstance(missing, str):
-            # The number that was taken for a year.
+            # Names the number that the user gave, and that was taken for a year.
             missing = next((one for one in _labels(given) if type(one) is int and _years_as_text(one) == missing), missing)
         raise KeyError(f"zarr_reader: sel: {dim!r}: {missing!r} isn't among the coordinates{there}") from error
     except (ValueError, TypeError, IndexError, NotImplementedError) as error:
@@ -100,7 +103,7 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         if years := _of_years(given, variable):
             there = _shown(variable) + years
             raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} isn't among the coordinates{there}") from error
-        # With a method dates as text are compared with cftime's.
+        # With a method, xarray can't compare dates that are text with cftime's.
         hint = "" if isinstance(label, slice) else _of_calendar(_labels(label), variable)
         said = f"; {hint}" if hint else f": {error}"
         raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} can't be looked up{said}") from error
@@ -125,7 +128,8 @@ def _are_times(variable: Any) -> bool:
 
 
 def _years_as_text(label: Any) -> Any:
-    """Years are text for xarray. On the command line 2015 is a number, because it may be a level."""
+    """Turns whole numbers into text, since years are text for xarray. On the command line 2015 is a number, as it may
+    be a level."""
     if isinstance(label, slice):
         bounds = cast("slice[Any, Any, Any]", label)
         return slice(_years_as_text(bounds.start), _years_as_text(bounds.stop), bounds.step)
@@ -135,7 +139,7 @@ def _years_as_text(label: Any) -> Any:
 
 
 def _labels(label: Any) -> list[Any]:
-    """The bounds of a slice, or a label, or those of a list."""
+    """Returns all labels of an indexer: the bounds of a slice, a single label, or the labels of a list."""
     if isinstance(label, slice):
         bounds = cast("slice[Any, Any, Any]", label)
         return [one for one in (bounds.start, bounds.stop) if one is not None]
@@ -184,7 +188,7 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
 
 
 def _first_missing(numbers: Any, dim: str, label: Any, options: Mapping[str, Any]) -> Any:
-    """The first label of a list that no element has; a label that isn't in a list itself."""
+    """Returns the first label of a list that no element has; if it isn't a list, the label itself."""
     if np.ndim(label) != 1:
         return label
     found: npt.NDArray[Any] = np.asarray(label)
@@ -200,7 +204,8 @@ def _first_missing(numbers: Any, dim: str, label: Any, options: Mapping[str, Any
 
 
 def _no_date(dim: str, label: Any, variable: Any) -> str:
-    """The message for the first label, or bound of a slice, that is text and can't be read as a date of NumPy's; else nothing."""
+    """Returns the message for the first label, or bound of a slice, that is text but not a date of NumPy's; empty if
+    there is none."""
     if variable is None or np.asarray(variable.values).dtype.kind != "M":
         return ""
     for text in _labels(label):
@@ -214,14 +219,15 @@ def _no_date(dim: str, label: Any, variable: Any) -> str:
 
 
 def _of_years(label: Any, variable: Any) -> str:
-    """The end of a message about numbers where coordinates are dates."""
+    """Returns the end of a message about numbers where coordinates are dates."""
     if variable is None or not _are_times(variable) or not any(isinstance(one, Integral) for one in _labels(label)):
         return ""
     return "; a number is a year here, and positions are for isel"
 
 
 def _hint(label: Any, variable: Any) -> str:
-    """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
+    """Returns the end of a message about text, where coordinates are numbers, or dates that may be text only outside of
+    lists."""
     of_calendar = _of_calendar(_labels(label), variable) if np.ndim(label) else ""
     if of_calendar:
         return f"; {of_calendar}"
@@ -237,7 +243,8 @@ def _hint(label: Any, variable: Any) -> str:
 
 
 def _of_calendar(labels: Sequence[Any], variable: Any) -> str:
-    """What to write instead of text for dates of cftime's, in lists and with a method; nothing where coordinates are others."""
+    """Returns what to write instead of text for dates of cftime's, in lists and with a method; empty for other
+    coordinates."""
     if variable is None or not variable.size or not any(isinstance(one, str) for one in labels):
         return ""
     date = np.asarray(variable.values)[0]
@@ -248,7 +255,7 @@ def _of_calendar(labels: Sequence[Any], variable: Any) -> str:
 
 
 def _shown(variable: Any) -> str:
-    """Some of the coordinates."""
+    """Returns the end of a message that lists some of the coordinates."""
     if variable is None:
         return ""
     found: npt.NDArray[Any] = np.asarray(variable.values)
@@ -260,7 +267,8 @@ def _shown(variable: Any) -> str:
 
 
 def shown(values: Sequence[Any]) -> list[str]:
-    """Coordinates as messages have them: dates as exact as they differ from whole days, minutes or seconds."""
+    """Formats coordinates for messages: dates as days, minutes or seconds, whichever is the coarsest that is exact for
+    all."""
     if not all(isinstance(value, np.datetime64) for value in values):
         return [str(value) for value in values]
     dates: npt.NDArray[np.datetime64] = np.array(values)

@@ -1,4 +1,5 @@
-"""Whether the values of xarray's variables are what the reader would read: the elements of a store's array at given positions."""
+"""Checks that xarray's variables hold what the reader would read: the elements of a store's array at given
+positions."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ _TRANSPARENT = (
     "MemoryCachedArray", "CopyOnWriteArray", "ImplicitToExplicitIndexingAdapter", "_ElementwiseFunctionArray",
     "NativeEndiannessArray", "BoolTypeArray",
 )
-# Along a dimension so many elements of a variable of dask's are compared with the store's.
+# How many elements of a dask variable are compared with the store's, along each dimension.
 _SAMPLED = 32
 
 
 def check(axes: Axes, array: Array, variable: Any, isel: Mapping[str, Any], is_own: bool) -> None:
     """Compares a variable with what the reader gives for ``isel``.
 
-    What is still as xarray opened it is compared by name and position. Of dask's arrays some elements are read and compared.
-    ``is_own``: whether the store is the one that the variable tells.
+    A variable that is still as xarray opened it is compared by name and position. For arrays of dask, some elements are
+    read and compared. ``is_own``: whether the store is the one that the dataset names.
 
     Raises:
-        ValueError: They differ, or it can't be told.
+        ValueError: They differ, or it can't be found out whether they do.
     """
     name = array.name
     dims = tuple(dim for dim in array.dims if not isinstance(isel.get(dim), int))
@@ -84,7 +85,7 @@ def _positions(indexer: Any, length: int) -> Indices:
 
 
 def _of_keys(keys: list[Any], lengths: list[int]) -> list[Indices]:
-    """What is left of each axis after indexing with all keys, of which the first was applied last."""
+    """Returns the positions that are left of each axis after indexing with all keys. The first key was applied last."""
     found: list[Indices] = [np.arange(length) for length in lengths]
     left = list(range(len(lengths)))
     for key in reversed(keys):
@@ -103,7 +104,7 @@ def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> 
     spread: list[npt.NDArray[np.int64]] = [
         np.unique(np.linspace(0, length - 1, min(length, _SAMPLED)).astype(np.int64)) for length in shape
     ]
-    # Along each axis a spread of elements, at random places along the others.
+    # Along each axis evenly spread elements, at random places along the other axes.
     rows = [
         np.stack([one if at == axis else rng.integers(0, length, len(one)) for at, length in enumerate(shape)], 1)
         for axis, one in enumerate(spread)
@@ -128,7 +129,7 @@ def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> 
 
 
 def _stored(axes: Axes, array: Array, at: list[Indices], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """The elements of the stores at these positions, decoded as the dataset is."""
+    """Reads the elements of the stores at these positions, decoded as the dataset is."""
     parts: list[tuple[Indices, npt.NDArray[Any]]] = []
     joined = axes.is_joined and axes.dims[0] in array.dims
     axis = array.dims.index(axes.dims[0]) if joined else 0

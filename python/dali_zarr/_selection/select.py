@@ -1,9 +1,10 @@
 """``sel`` and ``isel``, turned into the reader's own arguments.
 
-Along ``dims`` a slice is a region (``roi_start``, ``roi_end``), and one with a step also a ``stride``, whose steps and offsets
-count selected elements. Gaps in what is selected, as bools leave them, are ``breaks``: the runs between them are ``segments``. A
-list says where samples start, a column of the table ``starts``. A single element of another dimension
-drops it: it becomes one of ``dims``, without a window. Along others a selection is a ``pick``.
+Along ``dims`` a slice becomes a region (``roi_start``, ``roi_end``). A slice with a step becomes a ``stride`` too;
+steps and offsets then count selected elements. Gaps in a selection, as bools leave them, become ``breaks``, and the
+runs between them ``segments``. A list says where samples start: it becomes a column of the table ``starts``. A single
+element of another dimension drops the dimension, which becomes one of ``dims``, without a window. Any other selection
+of another dimension becomes a ``pick``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .axes import ORIGINS, REGIONS, Axes, length_of
 from .lookup import Positions, shown
 
 NAMES = ("sel", "isel", "method", "tolerance")
-# Stands for what is left out of arguments by dimension: no dimension is so long.
+# Stands for a value that an argument by dimension leaves out: no dimension is so long.
 _UNSET = 1 << 62
 
 
 def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without ``sel``, ``isel``, ``method`` and ``tolerance``, selecting the same.
+    """Returns arguments that select the same without ``sel``, ``isel``, ``method`` and ``tolerance``.
 
     Raises:
         ValueError, TypeError, IndexError: A label or an index isn't there, or the selection can't be expressed.
@@ -80,7 +81,7 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
 
 
 def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
-    """The message for a selection without elements: what there is, and the slice that was probably meant."""
+    """Returns the message for a selection without elements: what there is, and the slice that was probably meant."""
     there = f"there are {sum(axes.lengths(dim)) if axes.is_joined and dim == axes.dims[0] else axes.lengths(dim)[0]}"
     if name == "sel":
         values = axes.coordinates(dim)
@@ -96,7 +97,7 @@ def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
                 if all(len(one.indices) for one in indexers.selected(name, dim, turned, axes, None, None)):
                     hint = f"; write slice({given.stop!r}, {given.start!r})"
             except (ValueError, TypeError):
-                # Bounds that can't be looked up that way round.
+                # The exchanged bounds can't be looked up either.
                 pass
     return f"zarr_reader: {name}: {dim!r}: expected at least one element, but {indexer!r} selects none: {there}{hint}"
 
@@ -111,16 +112,16 @@ def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
 
 
 class _Chosen:
-    """The reader's arguments, as selections are added to them."""
+    """Collects selections, and turns them into the reader's arguments."""
 
     def __init__(self, arguments: dict[str, Any], axes: Axes):
         self._given, self._axes = arguments, axes
         self._picks: dict[str, Any] = {}
-        # In each store, if samples are cut from each on its own.
+        # By place in dims: ``sel`` or ``isel``, and the selected positions, in all stores or in each.
         self._along: dict[int, tuple[str, list[Positions]]] = {}
-        # Dropped: where the only element is, in all stores or in each.
+        # By dropped dimension: the position of the only element, one for all stores or one for each.
         self._single: dict[str, list[int]] = {}
-        # Of those that are picked: where the only element is in each store.
+        # By dropped dimension that is picked: the position of the only element in each store.
         self._origins: dict[str, list[int]] = {}
 
     def add(self, name: str, dim: str, stores: list[Positions]) -> None:
@@ -188,7 +189,8 @@ def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, str]) -> None:
-    """Raises ValueError for an argument that contradicts lists along those of ``dims``, by the selection that has them."""
+    """Raises ValueError for an argument that contradicts a list. ``lists``: by place in ``dims``, ``sel`` or ``isel``,
+    which has it."""
     if not lists:
         return
     i, name = next(iter(lists.items()))
@@ -212,7 +214,7 @@ def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, 
 
 
 class _Cut:
-    """The arguments for each of ``dims``, all of them written out."""
+    """The arguments that have a value for each of ``dims``, with defaults filled in."""
 
     def __init__(self, given: dict[str, Any], axes: Axes):
         self._axes = axes
@@ -220,7 +222,7 @@ class _Cut:
         self._crops = [str(dim) for dim in _names(given.get("random_crop"))]
         self._offsets = [int(offset) for offset in _names(given.get("offsets"))] or [0]
         lengths = [axes.axis_length(i) for i in range(len(self._dims))]
-        # By output, or under None of all.
+        # By output, or for all outputs under the key None.
         self._windows = by_name.per_dim("window", given.get("window"), self._dims, 0)
         self._strides = self._by_output(by_name.per_dim("stride", given.get("stride"), self._dims, 1))
         self._start = axes.listed("roi_start", given, 0)
@@ -231,12 +233,13 @@ class _Cut:
             step = by_name.per_dim("step", given["step"], self._dims, _UNSET)[None]
             self._step = [None if n == _UNSET else n for n in step]
         self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
-        # Where samples start along those of dims that have a list.
+        # By place in dims: the list that says where samples start.
         self._lists: dict[int, Positions] = {}
         self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name)}
-        # What is selected of each of dims in all stores or in each: the first element, one past the last, their distance.
+        # By place in dims: the first selected element, one past the last, and their distance; for all stores or for
+        # each.
         self._regions: dict[int, list[list[int]]] = {}
-        # By those of dims whose only element is picked: where it is in each store.
+        # By place in dims, where the only element is picked: its position in each store.
         self._origins: dict[int, list[int]] = {}
         self._given = {name: given[name] for name in ("roi_start", "roi_end") if given.get(name) is not None}
         self._segments: dict[str, list[int]] = {}
@@ -248,14 +251,14 @@ class _Cut:
         return {dim: n for dim, n in zip(self._dims, padded, strict=True) if n != _UNSET}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
-        """With an entry for each output, if there are any by output."""
+        """Adds an entry for each output that lacks one, unless one value is for all outputs."""
         if None in given:
             return given
         outputs = dict.fromkeys(array.output for array in self._axes.arrays)
         return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
 
     def start_at(self, i: int, name: str, positions: Positions) -> None:
-        """Has samples start at the selected elements of one of ``dims``."""
+        """Makes samples start at the selected elements of one of ``dims``."""
         dim = self._dims[i]
         if any(window[i] == -1 for window in self._windows.values()):
             raise ValueError(
@@ -284,7 +287,8 @@ class _Cut:
             self._space(i, name, spacing, {len(one.indices) for one in stores})
 
     def _part(self, name: str, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
-        """Has each run of selected elements along the first of ``dims`` be a segment, and leaves out what lies between."""
+        """Makes each run of selected elements along the first of ``dims`` a segment, and leaves out what lies
+        between."""
         given = _names(self._cuts.get("breaks"))
         named = any(isinstance(one, str) for one in given)
         other = next((name for name in ("segments", "starts") if name in self._cuts), "breaks" if named else None)
@@ -299,7 +303,7 @@ class _Cut:
         self._segments = gaps.segments(starts, ends, given, borders, self._axes.axis_length(0))
 
     def _spacing(self, i: int, name: str, positions: Positions) -> int:
-        """The distance of the selected elements of a store."""
+        """Returns the distance of the selected elements of a store."""
         dim, indices = self._dims[i], positions.indices
         if positions.is_scalar and any(window[i] for window in self._windows.values()):
             raise ValueError(
@@ -320,12 +324,13 @@ class _Cut:
         return spacing
 
     def _space(self, i: int, name: str, spacing: int, counts: set[int]) -> None:
-        """Has windows, their steps, offsets and padding count selected elements, of which stores have so many."""
+        """Makes windows, their steps, offsets and padding count selected elements. ``counts``: how many of them the
+        stores have."""
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
         for window in self._windows.values():
-            # Stores with other counts have samples of other shapes, which the reader refuses.
+            # Stores with different counts have samples of different shapes, which the reader refuses.
             if window[i] == -1 and len(counts) == 1:
                 window[i] = next(iter(counts))
         step = self._steps()
@@ -341,7 +346,7 @@ class _Cut:
             self._offsets = [offset * spacing for offset in self._offsets]
 
     def _steps(self) -> list[int]:
-        """The distance of starts along each of ``dims``; 0 along those that are cropped at random."""
+        """Returns the distance of starts along each of ``dims``; 0 along those that are cropped at random."""
         found: list[int] = []
         for i in range(len(self._dims)):
             window = self._longest(i)
@@ -356,14 +361,15 @@ class _Cut:
         return found
 
     def _longest(self, i: int) -> int:
-        """The longest window along one of dims, of the outputs whose arrays have it; -1 is all of the region."""
+        """Returns the longest window along one of dims, of the outputs whose arrays have it; -1 is all of the
+        region."""
         having = {array.output for array in self._axes.arrays if self._dims[i] in array.dims}
         found = [of[i] for output, of in self._windows.items() if output is None or output in having]
         return max(found, key=length_of, default=0)
 
     def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
-        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one.
-        ``origins``: where it is in each, if it is picked."""
+        """Adds a dimension of which only one element is read. ``positions``: where it is, one for all stores or one for
+        each. ``origins``: where it is in each store, if it is picked."""
         i, position = len(self._dims), positions[0]
         self._regions[i] = [[at, at + 1, 1] for at in positions]
         if origins is not None:
@@ -392,7 +398,8 @@ class _Cut:
         return found
 
     def _region_arguments(self) -> dict[str, Any]:
-        """The region; where ``roi_start`` and ``roi_end`` can't say what is selected, an argument that the engine has for it."""
+        """Returns the arguments of the region. Where ``roi_start`` and ``roi_end`` can't express it, a hidden argument
+        does."""
         found: dict[str, Any] = {}
         count = len(self._dims)
         if self._origins:
@@ -400,7 +407,7 @@ class _Cut:
             none = [0] * stores
             found[ORIGINS] = [[self._origins.get(i, none)[store] for i in range(count)] for store in range(stores)]
         if self._axes.one_by_one:
-            # What was given counts from the end of each store.
+            # The user's own roi_start and roi_end stay: negative ones count from the end of each store.
             for name, given in self._given.items():
                 values = by_name.per_dim(name, given, self._axes.dims, _UNSET)[None]
                 found[name] = {dim: n for dim, n in zip(self._axes.dims, values, strict=True) if n != _UNSET}
@@ -414,7 +421,8 @@ class _Cut:
         return found | {"roi_start": self._start, "roi_end": self._end}
 
     def _table(self) -> npt.NDArray[np.int64]:
-        """A row for each sample: all combinations of the lists with the starts along the other dimensions, the first slowest."""
+        """Returns a row for each sample: all combinations of the lists and of the starts along the other dimensions.
+        The first column varies slowest."""
         step, columns = self._steps(), list[npt.NDArray[np.int64]]()
         for i, dim in enumerate(self._dims):
             if i in self._lists:
@@ -429,7 +437,7 @@ class _Cut:
 
 
 def _ends(given: Any, dims: list[str], lengths: list[int]) -> list[int]:
-    """``roi_end`` for each of ``dims``."""
+    """Returns ``roi_end`` for each of ``dims``."""
     found = by_name.per_dim("roi_end", given, dims, _UNSET)[None]
     return [length if end == _UNSET else end for end, length in zip(found, lengths, strict=True)]
 

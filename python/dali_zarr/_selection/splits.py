@@ -24,8 +24,8 @@ def splits(
     *, path: Paths | None = None, by: Literal["labels", "segments", "rows"] | None = None, train: Any = None,
     validation: Any = None, test: Any = None, **arguments: Any,
 ) -> dict[str, dict[str, Any]]:
-    """The arguments of readers whose samples are parts of one data set: by labels along the first of ``dims``, by the numbers of
-    episodes, or by the numbers of ragged rows.
+    """Returns the arguments of readers for the parts of one data set. Labels along the first of ``dims``, numbers of
+    episodes or numbers of ragged rows say what belongs to a part.
 
     ::
 
@@ -40,18 +40,19 @@ def splits(
 
     Args:
         path: One store or several; none where all arrays have stores of their own.
-        by: What the parts are told by. ``"segments"``: numbers of the segments between ``breaks`` (episodes), as ``segments`` takes
-            them, and slices of them; the last number of a slice isn't in it. ``"rows"``: the same of the rows of ``ragged`` or
-            ``ragged_ends``. ``"labels"``: labels along the first of ``dims``. Default: segments where ``breaks`` is the name of an
-            array of ends, else rows where they are ragged, else labels.
+        by: How the parts are given. ``"segments"``: by numbers of the segments between ``breaks`` (episodes), as
+            ``segments`` takes them, or by slices of numbers; a slice doesn't include its end. ``"rows"``: in the same
+            way by numbers of the rows of ``ragged`` or ``ragged_ends``. ``"labels"``: by labels along the first of
+            ``dims``. Default: segments where ``breaks`` is the name of an array of ends, else rows where samples are
+            ragged, else labels.
         train, validation, test: Labels as ``sel`` takes them, or a slice of numbers of segments or rows, a list of them, or True
             or False for each. Parts that aren't given are left out.
-        arguments: The others of :func:`dali_zarr.zarr_reader` or of a loader, the same for all parts.
+        arguments: The other arguments of :func:`dali_zarr.zarr_reader` or of a loader, the same for all parts.
 
     Raises:
         TypeError: An argument isn't known.
         ValueError: No part is given, two parts have elements or segments in common, or a part selects none.
-        IndexError, TypeError: A segment isn't there, or isn't told by numbers.
+        IndexError, TypeError: A segment isn't there, or isn't given by a number.
     """
     _arguments.names.check(arguments, {"train", "validation", "test", *_arguments.names.OF_LOADERS})
     parts = {name: part for name, part in (("train", train), ("validation", validation), ("test", test)) if part is not None}
@@ -76,7 +77,7 @@ def _has_ends(breaks: Any) -> bool:
 
 
 def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``segments`` of each part."""
+    """Returns the argument ``segments`` of each part."""
     if given.get("breaks") is None and given.get("cross_stores", True) is not False:
         raise ValueError(
             "dali_zarr: splits: by: expected breaks, between which segments are, but found none; give breaks='meta/episode_ends', "
@@ -92,7 +93,7 @@ def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str
 
 
 def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``roi_start`` and ``roi_end``, or ``starts``, of each part."""
+    """Returns the arguments ``roi_start`` and ``roi_end``, or ``starts``, of each part."""
     both = next((name for name in ("starts", "roi_start", "roi_end") if given.get(name) is not None), None)
     if both is not None:
         raise ValueError(f"dali_zarr: splits: {both}: expected the rows in train, validation and test; leave it out")
@@ -118,7 +119,8 @@ def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, di
 
 
 def _chosen(parts: Mapping[str, Any], count: int, what: str) -> dict[str, npt.NDArray[np.int64]]:
-    """The numbers of each part, of so many segments or rows."""
+    """Returns the numbers of each part's segments or rows, of which there are ``count`` in all. ``what``: their name in
+    messages."""
     chosen = {name: of_index("splits", name, count, part).indices for name, part in parts.items()}
     for name, numbers in chosen.items():
         if not len(numbers):
@@ -130,7 +132,7 @@ def _chosen(parts: Mapping[str, Any], count: int, what: str) -> dict[str, npt.ND
 
 
 def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``sel`` of each part."""
+    """Returns the argument ``sel`` of each part."""
     axes = Axes.of_reader({**_arguments.of_places(given), **{name: given.get(name) for name in ("window", "concat")}})
     dim = axes.dims[0]
     sel = cast(Mapping[str, Any], given.get("sel") or {})
@@ -142,12 +144,12 @@ def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-    """The elements along the first of ``dims`` that samples of a part read."""
+    """Returns the elements along the first of ``dims`` that samples of a part read."""
     found, *others = indexers.selected("sel", axes.dims[0], label, axes, None, None)
     if not found.is_list:
         # Where each store is cut on its own, its elements follow those of the stores before it.
         return np.concatenate([one.indices + first for one, first in zip([found, *others], axes.begins(), strict=False)])
-    # Of a list, samples go on from each element.
+    # A list says where samples start: they read on from each of its elements.
     offsets = outputs.offsets_of(given.get("offsets")) or [0]
     windows = axes.windows_along(given, 0).values()
     inside = np.unique(np.concatenate([np.arange(max(window, 1)) * stride for window, stride in windows]))

@@ -9,15 +9,15 @@ from typing import Any
 
 # Schemes of URLs that obstore opens.
 _OBSTORE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
-# Options that aren't the object store's.
+# Options of the reader that obstore doesn't take.
 _OWN = ("max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks")
 
 
 def needed(module: str, why: str) -> Any:
-    """A package that only some uses need.
+    """Imports a package that only some uses need.
 
     Raises:
-        ImportError: It isn't installed; the message says what it is needed for.
+        ImportError: The package isn't installed; the message says what it is needed for.
     """
     try:
         return importlib.import_module(module)
@@ -30,15 +30,15 @@ class Store:
     """A store at a path or URL, for reading."""
 
     def __init__(self, path: str, options: Mapping[str, str]):
-        """Opens it.
+        """Opens the store.
 
         Raises:
             ImportError: A package that is needed for it isn't installed.
-            RuntimeError: It can't be opened.
+            RuntimeError: The store can't be opened.
         """
         self._path = path
         self._zarr = needed("zarr", "reading coordinates")
-        # fsspec's tables of references know no names of Zarr v3.
+        # fsspec's tables of references don't know the file names of Zarr v3.
         self._format = 2 if _is_table_of_references(path) else None
         try:
             self._store = opened(self._zarr, path, options)
@@ -48,7 +48,7 @@ class Store:
             raise self.unreadable(error) from error
 
     def array(self, name: str) -> Any:
-        """zarr-python's array of that name, or None where there is none.
+        """Returns zarr-python's array of that name, or None where there is none.
 
         Raises:
             RuntimeError: It can't be read.
@@ -61,7 +61,7 @@ class Store:
             raise self.unreadable(error) from error
 
     def attributes(self, group: str) -> dict[str, Any]:
-        """Those of a group; none where there is no such group.
+        """Returns the attributes of a group; empty where there is no such group.
 
         Raises:
             RuntimeError: They can't be read.
@@ -74,13 +74,13 @@ class Store:
             raise self.unreadable(error) from error
 
     def check(self, name: str) -> None:
-        """Raises RuntimeError unless the reader's own array is there, under its name or as the store itself: else the store is
-        of a kind that only the reader knows, and coordinates would seem to be missing."""
+        """Raises RuntimeError unless zarr-python finds the reader's array, under its name or as the store itself.
+        Otherwise only the reader can read this kind of store, and its coordinates would seem to be missing."""
         if self.array(name) is None and self.array("") is None:
             raise self.unreadable("zarr-python doesn't find the array")
 
     def unreadable(self, why: object) -> RuntimeError:
-        """The error that this store's coordinates can't be read, for the first line of a reason."""
+        """Makes the error that this store's coordinates can't be read, with the first line of the reason."""
         text = str(why).strip().split("\n")[0]
         return RuntimeError(
             f"zarr_reader: store {self._path}: its coordinates can't be read: {text}; select by position, with isel"
@@ -88,12 +88,12 @@ class Store:
 
 
 def is_of_fsspec(path: str) -> bool:
-    """Whether a URL is neither a file nor of a scheme that obstore knows: then fsspec opens it."""
+    """Returns whether fsspec opens a URL: it is neither a file nor has a scheme that obstore knows."""
     return "::" in path or ("://" in path and path.split("://")[0] not in (*_OBSTORE, "file", "reference"))
 
 
 def opened(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
-    """The store at a path or URL for reading, as zarr-python takes it.
+    """Opens the store at a path or URL for reading; returns what zarr-python takes as a store.
 
     Raises:
         ImportError: A package that is needed for it isn't installed.
@@ -135,7 +135,7 @@ def _is_table_of_references(path: str) -> bool:
 
 
 def _of_obstore(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the store, and those of its client."""
+    """Splits options into those of the store and those of its client, under obstore's names."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     for name, value in options.items():

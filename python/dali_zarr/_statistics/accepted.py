@@ -11,14 +11,14 @@ from .._selection.axes import named_by_window
 
 
 class TakenArguments(ElementArguments, ResourceArguments, total=False):
-    """Those of the reader that matter: which elements there are, and how chunks are read."""
+    """Arguments of the reader that matter: which elements there are, and how chunks are read."""
 
     segments: Segments | None
 
 
 class IgnoredArguments(TypedDict, total=False):
-    """Those of readers and loaders that don't matter: what samples are made of elements, in which order they come and what becomes
-    of their values."""
+    """Arguments of readers and loaders that don't matter: how elements make samples, in which order samples come, and
+    what becomes of their values."""
 
     window: Any
     step: Any
@@ -58,7 +58,7 @@ class IgnoredArguments(TypedDict, total=False):
 
 
 class StatisticsArguments(TakenArguments, IgnoredArguments, total=False):
-    """Those that may be given."""
+    """Arguments that may be given."""
 
 
 TAKEN = frozenset(TakenArguments.__annotations__)
@@ -68,7 +68,7 @@ OWN = frozenset({
     "path", "arrays", "offsets", "channels", "weights", "batch_size", "device", "device_id", "output", "progress", "process_group",
 })
 _RAGGED = "statistics of ragged rows are those of all stored elements; leave it out, and name arrays that have as many elements"
-# What statistics can't leave out without meaning something else, and why.
+# Arguments that are refused, and why. Without them the statistics would mean something else.
 REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",
     "ragged": _RAGGED, "ragged_ends": _RAGGED, "max_length": _RAGGED,
@@ -76,10 +76,10 @@ REFUSED = {
 
 
 def accepted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that matter.
+    """Returns those of the arguments that matter.
 
     Raises:
-        TypeError: One isn't known, or can't be left out.
+        TypeError: An argument isn't known, or is refused.
     """
     for name, value in arguments.items():
         if name in REFUSED and value is not None:
@@ -88,7 +88,7 @@ def accepted(arguments: Mapping[str, Any]) -> dict[str, Any]:
             hint = did_you_mean(name, TAKEN | IGNORED | OWN, "see help(dali_zarr.statistics) for the arguments that there are")
             raise TypeError(f"dali_zarr: statistics: {name}: there is no such argument; {hint}")
     found = {name: value for name, value in arguments.items() if name in TAKEN}
-    # Dimensions that only the window names.
+    # The window may name dimensions that dims doesn't.
     if found.get("dims") is None and (named := named_by_window(arguments.get("window"))):
         found["dims"] = named
     return found

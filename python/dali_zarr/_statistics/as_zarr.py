@@ -26,19 +26,19 @@ _RESERVED = frozenset({*NUMBERS, *(_TENDENCY + key for key in NUMBERS), "offset"
 _GROUPS = "arrays"
 _NO_GROUPS = frozenset({"", ".", "..", "zarr.json"})
 _POSITIONS = "_position"
-# What is said of all arrays. What is None is left out: xarray writes no such attributes to other formats.
+# Attributes for all arrays together. Those that are None are left out: xarray can't write them to other formats.
 _ATTRIBUTES = ("format", "version", "path", "samples", "dim", "offsets", "weights", "channels")
 _OF_ARRAYS = ("mask_and_scale", "fillna")
 
 
 def is_meant(target: Path) -> bool:
-    """Whether a file of that name is written as Zarr."""
+    """Returns whether a file of that name is written as Zarr."""
     return target.name.endswith(_ENDING)
 
 
 def check(target: Path, names: Collection[str]) -> None:
-    """Raises FileExistsError where another thing than such a group is in the way, ImportError where zarr-python is missing,
-    ValueError where arrays have names that groups beside each other can't have."""
+    """Raises FileExistsError where something other than a group of statistics has the name, ImportError where
+    zarr-python is missing, ValueError where arrays have names that groups beside each other can't have."""
     zarr = needed("zarr", _WHY)
     for name in names:
         inside = next((other for other in names if name.startswith(f"{other}/")), None)
@@ -61,7 +61,8 @@ def check(target: Path, names: Collection[str]) -> None:
 
 
 def write(content: Mapping[str, Any], target: Path) -> None:
-    """Writes what the JSON file would have. A former group is replaced whole; who is just reading it may fail."""
+    """Writes the content of the JSON file as a group. An existing group is replaced as a whole; a program that is
+    reading it may fail."""
     check(target, content["arrays"])
     target = target.resolve()
     partial, former = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
@@ -110,7 +111,7 @@ def _write_channels(group: Any, entry: Mapping[str, Any], offsets: Sequence[str]
         labels: list[Any] | None = axis["labels"]
         if labels is not None:
             (_text if isinstance(labels[0], str) else _array)(group, dim, labels, [dim])
-    # xarray's name for arrays that go with the numbers.
+    # The attribute by which xarray knows that these arrays are coordinates of the numbers.
     beside = {"coordinates": " ".join(dim + _POSITIONS for dim in dims)} if dims else {}
     if offsets:
         _array(group, "offset", [int(offset) for offset in offsets], ["offset"])
@@ -122,7 +123,8 @@ def _write_channels(group: Any, entry: Mapping[str, Any], offsets: Sequence[str]
 
 
 def _names(dims: Sequence[str]) -> list[str]:
-    """What the dimensions of channels are called in a group, where arrays of numbers, labels and positions have names too."""
+    """Returns names for the dimensions of channels in a group. ``_`` is added to names that other arrays of the group
+    have."""
     taken, found = set(_RESERVED), list[str]()
     for dim in dims:
         while not taken.isdisjoint((dim, dim + _POSITIONS)):
@@ -153,17 +155,18 @@ def _text(group: Any, name: str, values: Sequence[str], dims: Sequence[str] | No
 
 
 def _consolidate(zarr: Any, path: Path, group: str | None) -> None:
-    """xarray warns of groups without consolidated metadata; zarr-python warns that Zarr v3 doesn't specify them."""
+    """Consolidates metadata, without zarr-python's warning that Zarr v3 doesn't specify this. xarray warns if they are
+    missing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(str(path), path=group)
 
 
 def content(root: Any) -> dict[str, Any]:
-    """What the JSON file would have, of zarr-python's group.
+    """Returns the content that the JSON file would have, from zarr-python's group.
 
     Raises:
-        ValueError: It is of another version.
+        ValueError: The group has another version of the format.
     """
     told: dict[str, Any] = dict(root.attrs)
     check_version(told)

@@ -1,7 +1,7 @@
 """Which blocks of elements a pass of statistics reads: windows of its own, as large as chunks and memory suggest.
 
-A block is a sample of the reader. Blocks reach over the ends of stores and segments, where the reader pads; what is padded is left
-out here. So stores of any shapes have blocks of one shape.
+A block is a sample of the reader. A block may reach beyond the end of a store or segment: there the reader pads, and
+padded elements are left out here. So stores of any shapes have blocks of one shape.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .selected import Selected
 
 Indices = npt.NDArray[np.int64]
 
-# A block grows up to so many bytes, and is larger only where a chunk is; never more than the latter, and so is a batch.
+# Bytes up to which a block grows; it is larger only where a chunk is. The most bytes of a block, and of a batch.
 _GROWN, _LARGEST = 4 << 20, 64 << 20
-# A sample costs about as much as delivering so many bytes.
+# The fixed cost of a sample is about that of delivering this many bytes.
 _COST = 1 << 16
-# Processes have at least so many blocks each, if there are enough elements.
+# Each process has at least this many blocks, if there are enough elements.
 _EACH = 4
 
 
@@ -37,16 +37,16 @@ class Part:
     # Along each of dims: where the elements inside begin, counted from the region's start, and how many they are.
     first: tuple[int, ...]
     counts: tuple[int, ...]
-    # Of the elements along the first of dims those that count.
+    # Which of the elements along the first of dims count.
     chosen: npt.NDArray[np.bool_]
 
 
 class Blocks:
-    """See the module."""
+    """The blocks of a pass, and the reader's arguments that deliver them."""
 
     def __init__(self, selected: Selected, arguments: Mapping[str, Any], most: int | None, world: int):
-        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: elements along the first of dims
-        that are read at a time.
+        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: at most this many
+        elements along the first of dims are read at a time.
 
         Raises:
             ValueError, TypeError, IndexError: As building a pipeline with the reader does.
@@ -67,7 +67,8 @@ class Blocks:
         extents = [max(window, 1) for window in self.windows]
         block = sample * math.prod(extents)
         blocks = told["samples"] if is_listed else self._blocks(extents)
-        # What pads a batch is copied too: one of few blocks would take as long as a full one.
+        # No larger than a process's blocks: padding is copied too, so a batch with few blocks would take as long as a
+        # full one.
         self.batch_size = max(1, min(_LARGEST // max(block, 1), 4096, -(-blocks // world)))
         if most is not None:
             self.batch_size = max(1, min(self.batch_size, most // max(self.windows[0], 1)))
@@ -95,7 +96,8 @@ class Blocks:
         return self._regions[i][store % len(self._regions[i])]
 
     def _chosen(self, store: int, segments: Any) -> Indices:
-        """Of a store the first and one past the last element of what is read along the first of dims, neighbours together."""
+        """Returns the runs of elements that are read along the first of dims of a store: the first element, and one
+        past the last. Neighbouring segments are one run."""
         bounds = self._bounds[store]
         if segments is None:
             return bounds[[[0, -1]]]
@@ -111,7 +113,7 @@ class Blocks:
         return np.array(runs, np.int64).reshape(-1, 2)
 
     def _steps_of_runs(self) -> list[Indices]:
-        """The runs of each store, counted in selected elements from the region's start."""
+        """Returns the runs of each store, counted in selected elements from the region's start."""
         found: list[Indices] = []
         for store, runs in enumerate(self._runs):
             start, _, spacing = self._region(0, store)
@@ -119,8 +121,9 @@ class Blocks:
         return found
 
     def _chosen_windows(self, arrays: Sequence[Mapping[str, Any]], sample: int, most: int | None, world: int) -> list[int]:
-        """The largest chunk along each dimension, cut where that is too much, and multiples of it while that makes reading
-        cheaper."""
+        """Returns a block's length along each of dims. It is the largest chunk's, halved where that is too large, or a
+        multiple of it while that makes reading cheaper. 0: the dimension, which isn't the first of dims, has one
+        element."""
         longest = [max(self._length(i, store) for store in range(len(self._bounds))) for i in range(self._count)]
         chunks = [1] * self._count
         for i, dim in enumerate(self._axes.dims):
@@ -154,7 +157,8 @@ class Blocks:
         return self._blocks(windows) * (math.prod(windows) * sample + _COST)
 
     def _table(self) -> Indices:
-        """A row for each block of the chosen segments, with the store in front where each has samples of its own."""
+        """Returns a row for each block of the chosen segments, with the store's number in front where each has samples
+        of its own."""
         rows: list[Indices] = []
         for store, runs in enumerate(self._runs):
             columns: list[Indices] = []
@@ -176,8 +180,9 @@ class Blocks:
         return found
 
     def parts(self, index: Indices, offset: int, told: Collection[int]) -> Iterator[Part]:
-        """The samples of a batch with this index, grouped by what is inside of them; of those at an offset along the first of dims
-        the elements that are inside, and belong to the sample's own. ``told``: along which of dims it matters where they begin."""
+        """Groups the samples of a batch with this index by which of their elements count. For an offset along the first
+        of dims, an element counts if the one at the offset is in the region too, and in the same segment. ``told``:
+        those of dims along which it matters where the elements begin."""
         stores = index[:, 0] if self._axes.one_by_one else np.zeros(len(index), np.int64)
         at = self._axes.within_picks(index[:, index.shape[1] - self._count :], self.arguments)
         keys: dict[tuple[Any, ...], list[int]] = {}
@@ -205,7 +210,8 @@ class Blocks:
         return Part(None, tuple(first), tuple(counts), chosen)
 
     def _is_chosen(self, store: int, place: Indices) -> npt.NDArray[np.bool_]:
-        """Of a block's elements those of the run that the first is in: a later run has blocks of its own."""
+        """Returns which of a block's elements are in the same run as its first one: a later run has blocks of its
+        own."""
         runs = self._runs[store]
         if not len(runs):
             return np.zeros(len(place), np.bool_)
@@ -213,7 +219,7 @@ class Blocks:
         return (run >= 0) & (run == run[:1]) & (place < runs[run, 1])
 
     def _joins(self, store: int, place: Indices, other: Indices) -> npt.NDArray[np.bool_]:
-        """Whether both are in the region, in one segment."""
+        """Returns whether elements ``other`` are in the region, and in the same segments as ``place``."""
         bounds = self._bounds[store]
         inside = (other >= bounds[0]) & (other < bounds[-1])
         return inside & (np.searchsorted(bounds[1:-1], place, "right") == np.searchsorted(bounds[1:-1], other, "right"))

@@ -1,5 +1,5 @@
-"""Which dimensions have statistics for each of their elements where ``channels`` doesn't name them: by the dimensions' names, else
-by the sample's shape."""
+"""Chooses the dimensions that have statistics for each of their elements, where ``channels`` doesn't name them: by the
+dimensions' names, else by the sample's shape."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ IN_COMMON = frozenset({
     "cell", "cells", "ncell", "ncells", "ncol", "node", "nodes", "face", "faces", "point", "points", "values",
     "ensemble", "member", "number", "realization",
 })
-# A last dimension of so many elements at most, after longer ones, is that of colours (or coordinates).
+# A last dimension with at most this many elements, after longer ones, is that of colours (or coordinates).
 COLOURS = 4
-# A row with more elements may be a table's, or a signal or a field without structure.
+# A row with more elements than this may be a table's row, a signal, or a field without structure: the user has to say.
 COLUMNS = 1024
 
 
 def default(selected: Selected, array: Array) -> list[str]:
-    """Those of an array. Dimensions of which a single element is selected are among them, to be told apart by their labels.
+    """Returns the channels' dimensions of an array. Dimensions of which a single element is selected are among them, so
+    that its label is kept.
 
     Raises:
-        ValueError: It can't be told.
+        ValueError: Names and shape don't decide it.
     """
     dims = [dim for dim in selected.sample_dims(array) if dim not in selected.axes.dims]
     lengths = [len(selected.positions(array, dim)) for dim in dims]
-    # What lacks the dimension of samples comes with each of them.
+    # A row that lacks the dimension of samples is the same for all samples; it isn't taken for channels.
     told = of_sample(dims, lengths) if selected.axes.dims[0] in array.dims or len(dims) > 1 else []
     if told is None:
         raise ValueError(
@@ -42,7 +43,8 @@ def default(selected: Selected, array: Array) -> list[str]:
 
 
 def of_sample(dims: Sequence[str], lengths: Sequence[int]) -> list[str] | None:
-    """Those of a sample with these dimensions, or None where it can't be told."""
+    """Returns the channels' dimensions of a sample with these dimensions, or None where names and shape don't decide
+    it."""
     if any(dim.lower() in IN_COMMON for dim in dims):
         return [dim for dim in dims if dim.lower() not in IN_COMMON]
     if len(dims) == 1:
@@ -53,8 +55,9 @@ def of_sample(dims: Sequence[str], lengths: Sequence[int]) -> list[str] | None:
 
 
 def stacked(selected: Selected, array: Array) -> list[str]:
-    """What ``stack_arrays`` would make channels of, where the arrays could be stacked: where all that have two dimensions or more
-    have one in common, beside that of samples, and are as long along each of these."""
+    """Returns the dimensions that ``stack_arrays`` would make channels of; empty where the arrays couldn't be stacked.
+    They can where all arrays of two dimensions or more share one, beside that of samples, and have equal lengths along
+    each shared one."""
     large = [other for other in selected.arrays if len(other.dims) > 1]
     common = [dim for dim in (large[0].dims if large else ()) if all(dim in other.dims for other in large)]
     agree = all(len({other.shapes[0][other.dims.index(dim)] for other in large}) == 1 for dim in common)
@@ -62,5 +65,5 @@ def stacked(selected: Selected, array: Array) -> list[str]:
 
 
 def single(selected: Selected, array: Array) -> list[str]:
-    """Of ``dims`` but the first, and of the array, those of which one element is selected."""
+    """Returns the array's dimensions among ``dims``, except the first, of which one element is selected."""
     return [dim for dim in selected.axes.dims[1:] if dim in array.dims and len(selected.positions(array, dim)) == 1]

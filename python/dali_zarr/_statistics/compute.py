@@ -55,24 +55,26 @@ def statistics(
     Args:
         path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one.
-        offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
-            and no break is between them. They count elements along the first of ``dims``. A dictionary, as of the loaders, does
-            as well.
-        channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``), by output
-            too. Readers of the file then take these by default. Left out: all dimensions of a sample but those with a name of space
-            (``latitude``, ``x``, ``cell``...) or of an ensemble. Where no name tells: the last one of a picture (y, x, 3), the only
-            one of a row of up to 1024 numbers, else all but the last two. And those of which ``stack_arrays`` makes channels.
+        offsets: For each offset except 0, statistics of the differences ``x(t + offset) - x(t)`` are computed too,
+            where both are in the region and no break is between them. Offsets count elements along the first of
+            ``dims``. A dictionary, as of the loaders, is accepted too.
+        channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``),
+            by output too. Readers of the file then take these by default. Left out: all dimensions of a sample but
+            those with a name of space (``latitude``, ``x``, ``cell``...) or of an ensemble. Where no name tells: the
+            last one of a picture (y, x, 3), the only one of a row of up to 1024 numbers, else all but the last two. To
+            these come those of which ``stack_arrays`` makes channels.
         weights: ``"cos_latitude"`` weights mean and standard deviation by the cosine of the latitude, normalised to a mean of 1
             over the selected latitudes. Arrays without a dimension ``latitude``, ``lat``, ``rlat`` or ``nav_lat`` have no weights.
-            Minimum, maximum and share of NaN never have.
-        batch_size: Elements along the first of ``dims`` that are read at a time, at most. Default: about 64 MiB of them, and in any
-            case no more.
+            Minimum, maximum and share of NaN are never weighted.
+        batch_size: The most elements along the first of ``dims`` that are read at a time. Default: about 64 MiB of
+            them, which is the limit in any case.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"`` (or ``"cuda"``). A GPU decodes; sums are the CPU's.
         device_id: The GPU. Default: ``LOCAL_RANK`` of torchrun's environment, else 0.
         output: Where to write them (by the process of rank 0), for ``mean`` and ``stddev`` of readers: a Zarr group where the name
             ends in ``.zarr``, else JSON.
         progress: Whether to show progress on stderr, in the process of rank 0.
-        process_group: Whose ranks share the samples. Default: all of ``torch.distributed``, else of torchrun's environment.
+        process_group: The group of processes whose ranks share the samples. Default: all ranks of
+            ``torch.distributed``, else those of torchrun's environment.
         arguments: Those of :func:`dali_zarr.zarr_reader` that select elements and say how chunks are read. The others of the reader
             and of loaders (windows, order, stacks, types, `mean`, `transform`...) may be given and don't matter, so that
             ``statistics(**parts["train"])`` takes what :func:`dali_zarr.splits` gives: all elements of the region count once, as
@@ -94,14 +96,14 @@ def statistics(
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **chosen, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
-    # A selection with gaps spreads them.
+    # Offsets in elements of the store: a selection with a step has multiplied them.
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
     names = tuple(map(formats.key_of, selected.arrays))
     if not selected.axes.dims:
         raise ValueError(f"dali_zarr: statistics: expected an array with dimensions, but {', '.join(names)} has none")
     if output is not None:
-        # Known now rather than after the pass.
+        # Fails now rather than after the pass.
         files.check_output(output, names)
     filled = [_filled(given, array) for array in selected.arrays]
     wanted = _arguments.by_name.checked("channels", channels)
@@ -141,10 +143,10 @@ def _plain(value: Any) -> Any:
 
 
 def _filled(arguments: Mapping[str, Any], array: Array) -> dict[str, float]:
-    """What NaNs of an array became, where it was said.
+    """Returns the value that replaces NaNs of an array, by its key in files; empty where none was given.
 
     Raises:
-        ValueError: It is infinite.
+        ValueError: The value is infinite.
     """
     value = arguments.get("fillna")
     if isinstance(value, Mapping):
@@ -171,7 +173,8 @@ def _check(weights: Any, batch_size: Any) -> None:
 
 
 def _device(device: Any, device_id: int | None) -> tuple[str, int | None]:
-    """DALI's name of a device, and its number: also of ``"cuda:1"`` and PyTorch's devices."""
+    """Returns DALI's name of a device, and its number (None for the CPU). Takes ``"cuda:1"`` and PyTorch's devices
+    too."""
     kind, _, number = "cpu" if device is None else str(device).partition(":")
     if kind not in ("cpu", "gpu", "cuda") or (number and not number.isdigit()):
         raise ValueError(f"dali_zarr: statistics: device: expected 'cpu' or 'gpu', but found {str(device)!r}")
@@ -192,12 +195,12 @@ def _read(plan: Plan, sums: Sequence[_Sum], blocks: Blocks, show: bool) -> None:
 
 @dataclass
 class _Sum:
-    """What was found so far of an array: its values, and its differences by offset."""
+    """What was found so far of an array: moments of its values, and of its differences by offset."""
 
     channels: list[Axis]
     count: int
-    # Of the dimensions of dims, in their order: the axis that the array has in a batch, or None where it lacks it or has a single
-    # element of it.
+    # For each of dims: its axis in a batch of the array, or None where the array lacks it or has a single element of
+    # it.
     axes: list[int | None]
     # The order of axes of a batch that puts channels first.
     order: list[int]
@@ -227,11 +230,12 @@ class _Sum:
         return cls(axes, count, places, [*first, 0, *others], weighted)
 
     def add(self, number: int, values: npt.NDArray[Any], part: Part) -> None:
-        """Adds what is inside of samples (sample, ...) of the values (0) or of the differences to the offset of that number."""
+        """Adds the elements that count of samples (sample, ...). ``number``: 0 for values, else that of the
+        differences' offset."""
         if part.rows is not None:
             values = values[part.rows]
         inside = [slice(None)] * values.ndim
-        # The elements of a block along the other dimensions have the same values.
+        # Along dims that the array lacks, all elements of a block have the same value, which counts once for each.
         times = 1
         for axis, window in zip(self.axes, part.counts, strict=True):
             if axis is None:
@@ -258,7 +262,7 @@ class _Sum:
             tree.add(found.repeated(times))
 
     def parts(self, numbers: int) -> list[list[list[float]]]:
-        """What other processes are told, for each number."""
+        """Returns the totals as lists, for each number, which are sent to other processes."""
         totals = [self.trees[n].total() if n in self.trees else Moments.nothing(self.count) for n in range(numbers)]
         return [[values.tolist() for values in total.fields()] for total in totals]
 
@@ -268,14 +272,16 @@ class _Weights:
     """Weights of an array's elements by their latitude."""
 
     cosines: Doubles
-    # Of the axes of a batch that follow the channels, the first being that of samples: which one is the latitude's.
+    # The place of the latitude among the axes of a batch that follow the channels. The first of these, 0, is that of
+    # samples.
     axis: int
-    # Which of dims it is, if it is one.
+    # The place of the latitude in dims; None if it isn't among them.
     cut: int | None
 
     @classmethod
     def of(cls, selected: Selected, i: int, dims: Sequence[str]) -> _Weights | None:
-        """Those of an array, of whose dimensions these aren't channels; None where it has no latitudes."""
+        """Makes the weights of an array; returns None where it has no latitudes. ``dims``: its dimensions that aren't
+        channels."""
         array = selected.arrays[i]
         dim = next((dim for dim in array.dims if dim in _LATITUDES), None)
         if dim is None:
@@ -300,7 +306,7 @@ class _Weights:
         return cls(cosines / cosines.mean(), dims.index(dim) + 1, cut)
 
     def flat(self, shape: tuple[int, ...], part: Part) -> Doubles:
-        """A weight for each of the elements of this shape (sample, ...), one after the other."""
+        """Returns a weight for each of the elements of this shape (sample, ...), one after the other."""
         first = 0 if self.cut is None else part.first[self.cut]
         along = [1] * len(shape)
         along[self.axis] = -1
@@ -336,6 +342,6 @@ class _Pass(BaseLoader[None]):
 
 
 def _array(output: Any) -> npt.NDArray[Any]:
-    """A batch of DALI's in host memory, shared where it is there already."""
+    """Returns a batch of DALI's in host memory. It isn't copied if it is there already."""
     host = output.as_cpu() if hasattr(output, "as_cpu") else output
     return np.asarray(host.as_tensor())

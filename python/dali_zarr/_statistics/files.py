@@ -27,10 +27,10 @@ class Statistics(dict[str, Any]):
     """What :func:`dali_zarr.statistics` found: a dictionary whose ``str()`` is a table."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it as Zarr where the name ends in ``.zarr``, else as JSON. Numbers keep all their bits.
+        """Writes the statistics as Zarr where the name ends in ``.zarr``, else as JSON. Numbers keep all their bits.
 
         Raises:
-            OSError: It can't be written, or something else than such a group has the name.
+            OSError: The file can't be written, or something other than a group of statistics has the name.
             ValueError: The name ends as that of another kind of file. As Zarr, arrays have names that can't be groups beside each
                 other, such as ``"z"`` and ``"z/q"``.
             ImportError: zarr-python isn't installed.
@@ -40,7 +40,7 @@ class Statistics(dict[str, Any]):
         if as_zarr.is_meant(target):
             as_zarr.write(self, target)
             return
-        # Whoever reads meanwhile finds the whole file, or none.
+        # A program that reads meanwhile finds a whole file, or none.
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         partial.write_text(json.dumps(self, indent=1, allow_nan=False) + "\n")
         partial.replace(target)
@@ -96,7 +96,8 @@ def _channel_names(axes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def described(channels: Sequence[Axis], moments: Sequence[Moments], offsets: Sequence[int]) -> dict[str, Any]:
-    """The entry of an array, given the moments of its values and of its differences to each of the offsets after the first."""
+    """Returns the entry of an array, given the moments of its values, and of its differences for each of the offsets
+    after the first."""
     first, *others = ({**_scalars(pooled(one)), "by_channel": _lists(one)} for one in moments)
     return {
         "channels": [{"dim": axis.dim, "positions": axis.positions, "labels": axis.labels} for axis in channels],
@@ -121,8 +122,9 @@ def _lists(moments: Moments) -> dict[str, list[Any]]:
 
 
 def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a reader, in the operator's form, with numbers instead of files for ``mean`` and ``stddev``: one for each
-    array or channel of a stack, or by output, with the dimensions of their channels.
+    """Replaces files in ``mean`` and ``stddev`` of a reader's arguments, in the operator's form, by numbers. There is
+    one number for each array or channel of a stack; or they are by output, and ``channels`` has the dimensions of their
+    channels.
 
     Raises:
         ValueError: A file has none for an array or a channel, or can't be read.
@@ -136,7 +138,7 @@ def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
         selected.check_channels(arguments.get("channels"))
     except ValueError as error:
         raise ValueError(f"zarr_reader: {error}") from error
-    # Both may be in one file.
+    # mean and stddev may be in one file, which is read once.
     files = functools.cache(functools.partial(_opened, arguments=arguments))
     given = {name: _numbers(name, expanded(arguments[name]), arguments, selected, files) for name in names}
     found = dict(arguments)
@@ -177,10 +179,10 @@ def _numbers(name: str, path: str, arguments: Mapping[str, Any], selected: Selec
 
 
 def _opened(path: str, arguments: Mapping[str, Any]) -> File:
-    """A file of statistics, of the kind that the end of its name says, or a Zarr store.
+    """Opens a file of statistics, of the kind that the end of its name says, or a Zarr store.
 
     Raises:
-        OSError, ValueError: It can't be read.
+        OSError, ValueError: The file can't be read.
     """
     if path.endswith(".npy"):
         return foreign.Npy(np.load(path, allow_pickle=False))
@@ -204,7 +206,7 @@ def _group(path: str, arguments: Mapping[str, Any]) -> Any:
     zarr = needed("zarr", "reading statistics from Zarr")
     given = arguments.get("storage_options")
     try:
-        # Those of the reader's stores: statistics are often beside them.
+        # With the options of the reader's stores: statistics are often beside them.
         store = opened(zarr, path, {} if given is None else options.by_name(items(given)))
         return zarr.open_group(store, mode="r")
     except ImportError:

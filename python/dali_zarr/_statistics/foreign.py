@@ -28,7 +28,7 @@ class Npy(File):
             dims = {*(selected.stacked_dims(array) if stacked else []), *(selected.channel_dims(array) or [])}
             count += int(np.prod([len(selected.positions(array, dim)) for dim in dims], dtype=np.int64))
         if not stacked and len(selected.arrays) == 1 and selected.channel_dims(selected.arrays[0]) is None:
-            # A list as one that is written out: the engine looks which dimension it is for.
+            # Like a list that the user writes out: the engine finds the dimension that it is for.
             return Numbers([self._numbers], [[]])
         if len(self._numbers) != count:
             what = "channels of the stack" if stacked else "arrays and channels; name these by channels, or give stack_arrays=True"
@@ -52,7 +52,8 @@ class NetCdf(File):
         self._dataset = dataset
 
     def named(self, selected: Selected, array: Array) -> list[str]:
-        """Those that the file has numbers for: there is none for all of them together."""
+        """Returns the dimensions along which the file has a number for each element: it has none for all of them
+        together."""
         variable = entry_of(self._dataset.data_vars, key_of(array))
         return [dim for dim in array.dims if dim in variable.dims and len(selected.positions(array, dim)) > 1]
 
@@ -74,7 +75,7 @@ class Anemoi(File):
 
     def __init__(self, group: Any):
         names = variables(group.attrs)
-        # Those of one argument are read when they are asked for.
+        # The numbers of an argument are read when they are asked for.
         self._group = group
         self._axis = Axis(_dim_of(group["mean"]), list(range(len(names))), list(names))
 
@@ -108,8 +109,8 @@ def _dim_of(array: Any) -> str:
 
 
 def _chosen(selected: Selected, array: Array, dims: list[str], axes: list[Axis], numbers: Doubles) -> list[float]:
-    """Of numbers along these axes that of each of the reader's elements along ``dims``. These files have none for several of them
-    together."""
+    """Returns the number of each of the reader's elements along ``dims``, of ``numbers`` along ``axes``. These files
+    have no number for several elements together."""
     rows = rows_of(selected, array, dims, axes)
     if rows.shape[1] > 1:
         others = [axis.dim for axis in axes if axis.dim not in dims and len(selected.positions(array, axis.dim)) > 1]

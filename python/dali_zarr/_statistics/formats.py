@@ -22,7 +22,7 @@ FORMAT, VERSION = "dali_zarr statistics", 1
 
 
 def check_version(content: Mapping[str, Any]) -> None:
-    """Raises ValueError where what statistics wrote is of another version."""
+    """Raises ValueError where statistics were written in another version of the format."""
     if content.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION} of the format, but found {content.get('version')!r}")
 
@@ -39,10 +39,10 @@ class File:
     """A file of statistics."""
 
     def numbers(self, name: str, selected: Selected, stacked: bool) -> Numbers:
-        """For each array: one, or one for each channel, of the array or of the stack.
+        """Returns for each array one number, or one for each channel of the array or of the stack.
 
         Raises:
-            ValueError: Some are missing.
+            ValueError: Some numbers are missing.
         """
         found, along = list[list[float]](), list[list[str]]()
         for array in selected.arrays:
@@ -58,7 +58,7 @@ class File:
                     raise ValueError(f"{where}: expected a finite number, but there is none (are all elements NaN?)")
                 if name == "stddev" and number == 0:
                     raise ValueError(f"{where}: expected a stddev other than 0, but all elements are equal; give numbers")
-            # Along those that samples are cut along there is a number for each element, also for those that no sample reads.
+            # Along dims, the engine takes a number for each element, also for those that no sample reads.
             whole = np.full([selected.length(array, dim) for dim in dims], 0.0 if name == "mean" else 1.0)
             places = [selected.region(array, dim) for dim in dims]
             whole[np.ix_(*places)] = np.reshape(part, [len(place) for place in places])
@@ -67,20 +67,20 @@ class File:
         return Numbers(found, along)
 
     def named(self, selected: Selected, array: Array) -> list[str]:
-        """The dimensions of an array's channels, where the file says so and the reader doesn't."""
+        """Returns the dimensions of an array's channels by the file. They count where the reader doesn't name any."""
         raise NotImplementedError
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
-        """Of an array, for each element along ``dims``, which become channels.
+        """Returns the numbers of an array for each element along ``dims``, which become channels.
 
         Raises:
-            ValueError: Some are missing.
+            ValueError: Some numbers are missing.
         """
         raise NotImplementedError
 
 
 def _which(selected: Selected, array: Array, dims: Sequence[str], i: int) -> str:
-    """A channel, for messages."""
+    """Names a channel, for messages."""
     axes = [selected.axis(array, dim) for dim in dims]
     at = np.unravel_index(i, [len(axis.positions) for axis in axes])
     return ", ".join(f"{axis.dim} {label_of((axis.labels or axis.positions)[int(n)])}" for axis, n in zip(axes, at, strict=True))
@@ -95,11 +95,11 @@ class Own(File):
         self._named: Any = content.get("channels")
 
     def named(self, selected: Selected, array: Array) -> list[str]:
-        """Those that statistics were asked for by name."""
+        """Returns the dimensions that were named when the statistics were computed."""
         dims = [axis["dim"] for axis in entry_of(self._arrays, key_of(array))["channels"]]
         named = self._named
         if isinstance(named, Mapping):
-            # By the names of arrays; files of former versions have those of outputs.
+            # By the names of arrays; files of former versions have the names of outputs.
             of_arrays = cast("Mapping[str, Any]", named)
             named = of_arrays.get(key_of(array), of_arrays.get(array.output))
             if named is None:
@@ -120,7 +120,7 @@ class Own(File):
 
 
 def _warn_of_differences(array: Array, dims: list[str], numbers: Mapping[str, Doubles], row: Any) -> None:
-    """Warns where one number is asked of channels that it can't normalise: their means differ by more than each varies."""
+    """Warns where channels get one number that can't normalise them: their means differ by more than each varies."""
     means, deviations = numbers["mean"][row], numbers["stddev"][row]
     if len(row) > 1 and np.ptp(means) > np.max(deviations):
         _warn_once(
@@ -132,12 +132,12 @@ def _warn_of_differences(array: Array, dims: list[str], numbers: Mapping[str, Do
 
 @functools.lru_cache(64)
 def _warn_once(message: str) -> None:
-    """Arguments are looked at more than once while a reader is made."""
+    """Logs a message once, though arguments are looked at more than once while a reader is made."""
     log.warning("%s", message)
 
 
 def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
-    """The mean or stddev of all elements of some channels."""
+    """Returns the mean or stddev of all elements of some channels."""
     if len(row) == 1:
         return float(numbers[name][row[0]])
     weight = numbers["weight"][row]
@@ -148,12 +148,13 @@ def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
 
 
 def key_of(array: Array) -> str:
-    """The name of an array in files: its own, or that of its output if it has a store of its own, which may be moved."""
+    """Returns the name of an array in files: its own, or that of its output if it has a store of its own, which may be
+    moved."""
     return array.output if array.is_own else array.name
 
 
 def by_array(channels: Any, arrays: Sequence[Array]) -> Any:
-    """Dimensions of channels that are told by output, by the names that arrays have in files. Others stay as they are."""
+    """Changes the keys of ``channels``, if they are names of outputs, to the names that arrays have in files."""
     if not isinstance(channels, Mapping):
         return channels
     told = cast("Mapping[str, Any]", channels)
@@ -182,12 +183,13 @@ def reading() -> Generator[None]:
 
 
 def label_of(value: Any) -> str:
-    """A label, or a position, for messages."""
+    """Formats a label, or a position, for messages."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def places_of(selected: Selected, array: Array, axis: Axis) -> list[int]:
-    """Where along an axis of the file the reader's elements are: by label where both have them, else by position."""
+    """Returns where along an axis of the file the reader's elements are: by label where both have labels, else by
+    position."""
     if axis.dim not in array.dims:
         found = ", ".join(array.dims)
         raise ValueError(f"array '{array.name}': expected a dimension {axis.dim!r}, as the file has it, but found {found}")
@@ -210,11 +212,12 @@ def places_of(selected: Selected, array: Array, axis: Axis) -> list[int]:
 
 
 def rows_of(selected: Selected, array: Array, dims: Sequence[str], axes: Sequence[Axis]) -> npt.NDArray[np.int64]:
-    """For each of the reader's elements along ``dims``, which become channels, a row: where its numbers are among those that a file
-    has along these axes. There are several where the file tells elements of other dimensions apart.
+    """Returns a row for each of the reader's elements along ``dims``, which become channels. The row has the places of
+    the element's numbers among those of a file with these axes. There are several places where the file has other
+    dimensions too.
 
     Raises:
-        ValueError: The file lacks some.
+        ValueError: The file lacks some elements.
     """
     there = [axis.dim for axis in axes]
     for dim in dims:

@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other."""
+"""Exchanges results between the processes of one run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import os
 import sys
 from typing import Any
 
-# So long may one process be behind another.
+# How long one process may be behind another.
 _WAIT = datetime.timedelta(days=7)
 _calls = itertools.count()
 
 
 def gathered(mine: Any, rank: int, world: int, process_group: Any) -> list[Any]:
-    """What each process gave, in the order of ranks, on all of them. ``mine`` is JSON's.
+    """Returns, in all processes, what each process gave, in the order of ranks. ``mine`` must be something that JSON
+    can hold.
 
-    By ``torch.distributed`` where it is initialised, else by the key-value store that torchrun's environment names.
+    Uses ``torch.distributed`` where it is initialised, else the key-value store that torchrun's environment names.
 
     Raises:
         ImportError: PyTorch isn't installed.

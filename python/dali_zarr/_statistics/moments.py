@@ -1,6 +1,7 @@
 """Mean, variance, range and share of NaN of each channel, combined pairwise (Chan, Golub and LeVeque, 1982).
 
-Sums are those of NumPy along contiguous memory, which are pairwise; parts are combined as a balanced tree. Everything is float64.
+Within a part, NumPy sums along contiguous memory, which it does pairwise. Parts are combined as a balanced tree.
+Everything is float64.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some elements of each channel; all arrays have the shape (channel,)."""
+    """Moments of some elements of each channel. All arrays have the shape (channel,)."""
 
-    # Elements, and NaNs among them.
+    # The number of elements, and of NaNs among them.
     count: Doubles
     nans: Doubles
-    # Of those that aren't NaN: the sum of weights, the weighted mean and the weighted sum of squared distances from it. The mean
-    # is the sum of two numbers, because the difference of two means may be much smaller than either.
+    # Of the elements that aren't NaN: the sum of weights, the weighted mean and the weighted sum of squared distances
+    # from it. The mean is ``high + low``, because the difference of two means may be much smaller than either.
     weight: Doubles
     high: Doubles
     low: Doubles
@@ -37,38 +38,38 @@ class Moments:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any], weights: Doubles | None) -> Moments:
-        """Of values (channel, element), with a weight for each element, or 1."""
+        """Computes the moments of values (channel, element). ``weights``: one for each element; None: all are 1."""
         rows = max(1, _BLOCK // max(values.shape[1], 1))
         parts = [_reduced(values[i : i + rows], weights) for i in range(0, len(values), rows)]
         return cls.concatenated(parts)
 
     @classmethod
     def nothing(cls, channels: int) -> Moments:
-        """Of no elements."""
+        """Returns the moments of no elements."""
         zero = np.zeros(channels)
         return cls(zero, zero, zero, zero, zero, zero, np.full(channels, np.inf), np.full(channels, -np.inf))
 
     @classmethod
     def concatenated(cls, parts: list[Moments]) -> Moments:
-        """Of the channels of all parts."""
+        """Joins the channels of all parts."""
         return cls(*(np.concatenate(fields) for fields in zip(*(part.fields() for part in parts))))
 
     def fields(self) -> tuple[Doubles, ...]:
-        """In their order."""
+        """Returns all arrays, in the order of the constructor."""
         return self.count, self.nans, self.weight, self.high, self.low, self.m2, self.min, self.max
 
     def taken(self, channels: Any) -> Moments:
-        """Of some of the channels."""
+        """Returns the moments of some of the channels."""
         return Moments(*(field[channels] for field in self.fields()))
 
     def repeated(self, times: int) -> Moments:
-        """Of elements that come so many times."""
+        """Returns the moments if each element came ``times`` times."""
         if times == 1:
             return self
         return replace(self, count=self.count * times, nans=self.nans * times, weight=self.weight * times, m2=self.m2 * times)
 
     def merged(self, other: Moments) -> Moments:
-        """Of the elements of both."""
+        """Returns the moments of the elements of both."""
         weight = self.weight + other.weight
         share = np.divide(other.weight, weight, out=np.zeros_like(weight), where=weight > 0)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -88,22 +89,22 @@ class Moments:
 
     @property
     def mean(self) -> Doubles:
-        """NaN where there are no elements."""
+        """The mean; NaN where there are no elements."""
         with np.errstate(invalid="ignore"):
             return np.where(self.weight > 0, self.high + self.low, np.nan)
 
     def stddev(self) -> Doubles:
-        """With ``ddof`` 0; NaN where there are no elements."""
+        """Returns the standard deviation with ``ddof`` 0; NaN where there are no elements."""
         return np.sqrt(np.divide(self.m2, self.weight, out=np.full_like(self.m2, np.nan), where=self.weight > 0))
 
 
 def pooled(moments: Moments) -> Moments:
-    """Of the elements of all channels, as one channel."""
+    """Returns the moments of the elements of all channels, as one channel."""
     return combined(moments.taken([i]) for i in range(len(moments.count)))
 
 
 def combined(parts: Iterable[Moments]) -> Moments:
-    """Of the elements of all parts, of which there is at least one."""
+    """Returns the moments of the elements of all parts. There must be at least one part."""
     tree = Tree()
     for part in parts:
         tree.add(part)
@@ -114,7 +115,7 @@ class Tree:
     """Combines parts pairwise as they come: part with part, pairs with pairs, and so on."""
 
     def __init__(self) -> None:
-        # Of 2^level parts each, the levels falling.
+        # Pairs of a level and the moments of 2^level parts. Levels fall from the first pair to the last.
         self._parts: list[tuple[int, Moments]] = []
 
     def add(self, part: Moments) -> None:
@@ -126,7 +127,7 @@ class Tree:
         self._parts.append((level, part))
 
     def total(self) -> Moments:
-        """Of all parts, of which there is at least one."""
+        """Returns the moments of all parts. There must be at least one part."""
         found = self._parts[-1][1]
         for _, part in reversed(self._parts[:-1]):
             found = part.merged(found)
@@ -134,7 +135,8 @@ class Tree:
 
 
 def _reduced(stored: npt.NDArray[Any], weights: Doubles | None) -> Moments:
-    """In two passes over a block: the mean, and the distances from it, whose own mean corrects it."""
+    """Computes moments in two passes over a block: the mean, then the distances from it. The mean of the distances
+    corrects the mean."""
     values = np.ascontiguousarray(stored, np.float64)
     count = np.full(len(values), float(values.shape[1]))
     missing = np.isnan(values)

@@ -1,4 +1,5 @@
-"""Which elements of each array a reader selects, and which dimensions are channels: the same when statistics are made and read."""
+"""Finds which elements of each array a reader selects, and which dimensions are channels, both when statistics are made
+and when they are read."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ class Axis:
     """A dimension, and the elements that are selected along it."""
 
     dim: str
-    # In the store, of several stores in the first.
+    # Positions in the store; with several stores in the first one, along the joined axis in all together.
     positions: list[int]
-    # Their coordinates, or None where there are none (or no package that reads them), or one is missing or infinite.
+    # Their coordinates. None where there are none, no package is there to read them, or one is missing or infinite.
     labels: list[float | str] | None
 
 
@@ -36,33 +37,35 @@ class Selected:
         self.axes = Axes.of_reader(arguments)
         self._arguments = arguments
         self._windows = self.axes.listed("window", arguments, 0)
-        # Of several stores in the first; as they are given: from the end too.
+        # The picks of the first store, as they are given: negative ones count from the end.
         self._picks = {dim: lists[0] for dim, lists in self.axes.picks.items()}
         self._coordinates: dict[str, npt.NDArray[Any] | None] = {}
 
     @property
     def arrays(self) -> list[Array]:
-        """In the reader's order."""
+        """The arrays, in the reader's order."""
         return self.axes.arrays
 
     def locations(self) -> list[str]:
-        """Those of all stores: of ``path``, and of arrays that have their own."""
+        """Returns the locations of all stores: those of ``path``, and of arrays that have their own."""
         paths = self.axes.paths if self._arguments.get("path") is not None else []
         return list(dict.fromkeys([*paths, *(array.name for array in self.arrays if array.is_own)]))
 
     def sample_dims(self, array: Array) -> list[str]:
-        """The dimensions that the array has in a sample."""
+        """Returns the dimensions that the array has in a sample."""
         cut = {dim for dim, window in zip(self.axes.dims, self._windows, strict=True) if window == 0}
         return [dim for dim in array.dims if dim not in cut]
 
     def stacked_dims(self, array: Array) -> list[str]:
-        """The dimensions of which ``stack_arrays`` makes channels: those that not every array of two dimensions or more has."""
+        """Returns the dimensions of which ``stack_arrays`` makes channels: those that not all arrays of two or more
+        dimensions have."""
         large = [set(other.dims) for other in self.arrays if len(other.dims) > 1]
         common: set[str] = set[str].intersection(*large) if large else set()
         return [dim for dim in self.sample_dims(array) if dim not in common]
 
     def named_channels(self, array: Array, given: Any) -> list[str] | None:
-        """Those of an array that ``channels`` names, in the operator's form, in the array's order; None: nothing was said of it."""
+        """Returns the dimensions of an array that ``given`` names, in the array's order; None where it says nothing of
+        the array. ``given`` is the argument ``channels`` in the operator's form."""
         if isinstance(given, Mapping):
             given = cast(Mapping[str, Any], given).get(array.output)
         if given is None:
@@ -71,7 +74,8 @@ class Selected:
         return [dim for d, dim in enumerate(array.dims) if d in places]
 
     def check_channels(self, given: Any) -> None:
-        """Raises ValueError for what ``channels``, in the operator's form, names and no array has."""
+        """Raises ValueError for an output or a dimension that ``channels`` names (in the operator's form) and that
+        doesn't exist."""
         by_output: dict[str | None, Any] = {None: given or []}
         if isinstance(given, Mapping):
             by_output = dict(cast(Mapping[str | None, Any], given))
@@ -86,11 +90,12 @@ class Selected:
                     raise ValueError(f"channels: expected dimensions of {known}, but found {key!r}")
 
     def channel_dims(self, array: Array) -> list[str] | None:
-        """Those of an array that the reader's argument names."""
+        """Returns the dimensions of an array that the reader's argument ``channels`` names; None where it says nothing
+        of the array."""
         return self.named_channels(array, self._arguments.get("channels"))
 
     def positions(self, array: Array, dim: str) -> list[int]:
-        """The selected elements along a dimension of an array; along the joined axis those of all stores."""
+        """Returns the selected elements along a dimension of an array; along the joined axis those of all stores."""
         found = self._picks.get(dim)
         region = self.region(array, dim)
         if found is None:
@@ -99,14 +104,14 @@ class Selected:
         return [found[i] + length if found[i] < 0 else found[i] for i in region]
 
     def length(self, array: Array, dim: str) -> int:
-        """Elements of the dimension after ``pick``, also those outside of the region. Dimensions without names may be of different
-        lengths in each array."""
+        """Returns the number of elements of a dimension after ``pick``, those outside of the region included.
+        Dimensions without names may have a different length in each array."""
         if dim in self.axes.dims:
             return self.axes.axis_length(self.axes.dims.index(dim))
         return len(self._picks[dim]) if dim in self._picks else array.shapes[0][array.dims.index(dim)]
 
     def region(self, array: Array, dim: str) -> range:
-        """Which of those are selected."""
+        """Returns which of the elements that :meth:`length` counts are selected."""
         every = range(self.length(array, dim))
         if dim not in self.axes.dims:
             return every
@@ -114,7 +119,7 @@ class Selected:
         return every[start:end:spacing]
 
     def axis(self, array: Array, dim: str) -> Axis:
-        """A dimension of an array with its selected elements."""
+        """Returns a dimension of an array with its selected elements."""
         positions = self.positions(array, dim)
         if dim not in self._coordinates:
             self._coordinates[dim] = self._read(dim)
@@ -122,12 +127,12 @@ class Selected:
         if found is None or (dim not in self.axes.dims and len(found) != array.shapes[0][array.dims.index(dim)]):
             return Axis(dim, positions, None)
         chosen = found[positions]
-        # NaN and NaT equal nothing, and JSON has no infinite numbers: positions tell the elements then.
+        # NaN and NaT equal nothing, and JSON has no infinite numbers: then positions identify the elements.
         is_whole = bool(np.all(chosen == chosen)) and (chosen.dtype.kind != "f" or bool(np.isfinite(chosen).all()))
         return Axis(dim, positions, labels_of(chosen) if is_whole else None)
 
     def coordinates(self, array: Array, dim: str) -> Any:
-        """The coordinates of the selected elements, as NumPy's array, or None where there are none.
+        """Returns the coordinates of the selected elements, as NumPy's array, or None where there are none.
 
         Raises:
             ValueError, RuntimeError, ImportError: They can't be read.
@@ -144,14 +149,15 @@ class Selected:
 
 
 def labels_of(coordinates: npt.NDArray[Any]) -> list[float | str]:
-    """Coordinates as files of statistics have them: numbers, or text."""
+    """Converts coordinates to what files of statistics have: numbers, or text."""
     if coordinates.dtype.kind in "biuf":
         return [float(value) for value in coordinates]
     return [str(value) for value in coordinates]
 
 
 def _position(key: str, array: Array) -> int | None:
-    """Where a dimension is among those of an array, given by its name or its position."""
+    """Returns the place of a dimension among those of an array, given by its name or its position; None if it isn't
+    there."""
     if key in array.dims:
         return array.dims.index(key)
     count = len(array.dims)

@@ -1,9 +1,10 @@
-// dz_assemble: moves boxes of elements from decoded chunks into the outputs, converting them on the way. dz_assemble_fill is
-// the same for operations of which some replace NaNs; it also counts them.
+// dz_assemble: moves boxes of elements from decoded chunks into the outputs, and converts them on the way.
+// dz_assemble_fill does the same, and also replaces and counts NaNs where an operation asks for it.
 //
-// Each decoded byte is read once and each output byte written once. A block takes one tile of kTile elements of one
-// job. Plain copies (also with the other byte order) go in vectors of up to 16 bytes; the rest element by element,
-// with neighbouring threads on neighbouring elements. The shuffle of a chunk is undone while it is read.
+// Each decoded byte is read once and each output byte written once. A block of threads takes one tile of kTile elements
+// of one job. Plain copies, also those that swap the byte order, move vectors of up to 16 bytes. Other jobs go element
+// by element, with neighbouring threads on neighbouring elements. The shuffle of a chunk is undone while the chunk is
+// read.
 #pragma once
 #include "move.cuh"
 #include "search.cuh"
@@ -11,7 +12,7 @@
 
 namespace dz {
 
-// Adds what the threads of a block have each to one number in global memory, by one atomic operation for the block.
+// Adds the values `mine` of all threads of a block to one number in global memory, with one atomic operation.
 __device__ __forceinline__ void add_up(uint32_t mine, unsigned long long* to) {
   __shared__ uint32_t parts[kThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) mine += __shfl_xor_sync(0xffffffff, mine, distance);
@@ -89,13 +90,14 @@ __device__ __forceinline__ void assemble(const Job* jobs, const uint32_t* tile_s
 
 }  // namespace dz
 
-// Grid: one block of kThreads for each tile, tile_start[n_jobs] in all. `tile_start` has n_jobs + 1 entries.
+// Grid: one block of kThreads for each tile, tile_start[n_jobs] in all. `tile_start` has n_jobs + 1 entries: the prefix
+// sum of the jobs' numbers of tiles.
 extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     dz_assemble(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops) {
   dz::assemble<dz::Keep>(jobs, tile_start, n_jobs, ops, nullptr);
 }
 
-// The same. The NaNs that are replaced are added to the counters that their operations name.
+// As dz_assemble. Adds the number of replaced NaNs to counters[Op::counter].
 extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     dz_assemble_fill(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops,
                      unsigned long long* counters) {

@@ -1,13 +1,13 @@
-// dz_assemble_channels: what dz_assemble_fill does, for operations whose elements have the mean and stddev of their channel
-// from a table (kNormTable), and for no others. Where the elements of a channel lie far apart (the colours of an image), a box
-// for each channel would read every byte as often as there are channels.
+// dz_assemble_channels: does what dz_assemble_fill does, but only for operations that normalise each element by the
+// mean and stddev of its channel, from a table (kNormTable). If the elements of a channel lie far apart, as the colours
+// of an image do, one box per channel would read every byte once for each channel.
 #pragma once
 #include "assemble.cuh"
 #include "channels.cuh"
 
 namespace dz {
 
-// The stored bits of the element that is `from` elements from the box's first.
+// Returns the stored bits of the element that is `from` elements from the box's first.
 __device__ __forceinline__ uint64_t stored(const Job& job, const Op& op, const Shuffled& shuffled, int64_t from) {
   if (job.source != kChunk) return op.fill;
   const int size = size_of(op.src_dtype);
@@ -15,7 +15,7 @@ __device__ __forceinline__ uint64_t stored(const Job& job, const Op& op, const S
   return op.swap ? swap_bytes(bits, size) : bits;
 }
 
-// Types that are known at compile time, from a chunk in its true order; for operations that aren't rare.
+// Converts a tile, for types known at compile time, chunks that aren't shuffled, and operations that aren't rare.
 template <int32_t SRC, class In, int32_t DST, class Out>
 __device__ __forceinline__ void convert_channels(const ChannelBox& box, const Job& job, const Op& shared_op,
                                                  const Tile& tile, OfChannel& nans) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void convert_channels(const ChannelBox& box, const Jo
 
 }  // namespace dz
 
-// Grid as for dz_assemble. `counters` may be null if no operation replaces NaNs.
+// Grid: as for dz_assemble. `counters` may be null if no operation replaces NaNs.
 extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     dz_assemble_channels(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops,
                          unsigned long long* counters) {

@@ -1,29 +1,31 @@
-// What the kernels that copy matches have in common: a batch of output is put together in shared memory by many threads at once.
+// A batch of output, which many threads put together in shared memory at once. The kernels that copy matches use it.
 //
-// Each byte of the batch has a cell. It says the byte's value (of literals, and of matches from before the batch), or which earlier
-// cell has the same value (of matches from within it). All cells are written without waiting for each other. Then each thread
-// follows its cells to their values. What it learns on the way it writes back, so that chains of any length take few steps: with each
-// step of all threads, a cell says what one twice as far back said.
+// Each byte of the batch has a cell. The cell holds the byte's value (for literals, and for matches from before the
+// batch), or the index of an earlier cell with the same value (for matches from within the batch). All cells are
+// written without waiting for each other. Then each thread follows its cells to their values, and writes back what it
+// finds on the way. So with each step of all threads, cells point twice as far back, and chains of any length take few
+// steps.
 #pragma once
 #include "team.cuh"
 #include "warp.cuh"
 
 namespace dz {
 
-// A copy of more bytes than this is done by a warp together.
+// Copies of more bytes than this are made by all lanes of a warp.
 constexpr uint32_t kLong = 32;
 
-// What one thread has to do in a batch.
+// The work of one thread in a batch: literals, and the match after them.
 struct Task {
   uint32_t literals_from, literals_len;
-  uint32_t at;      // of the match, in the batch
-  uint32_t len;     // of the match; 0: none
-  uint32_t offset;  // from the match back to its source
+  uint32_t at;      // where the match begins in the batch
+  uint32_t len;     // bytes of the match; 0: no match
+  uint32_t offset;  // distance from the match back to its source
 };
 
 // ---- copies outside of a batch ----
 
-// Four bytes at any address, of which n (1 to 4) may be looked at.
+// Returns n bytes (1 to 4) from any address as a little-endian number. Reads only aligned words that hold some of these
+// bytes. The bytes above them mean nothing.
 DZ_HD uint32_t load4(const uint8_t* from, uint32_t n) {
 #ifdef __CUDA_ARCH__
   const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
@@ -37,7 +39,7 @@ DZ_HD uint32_t load4(const uint8_t* from, uint32_t n) {
 #endif
 }
 
-// Copies between places that don't overlap; `lanes` threads do it together.
+// Copies n bytes between places that don't overlap, by `lanes` threads together.
 DZ_HD void copy_apart(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t lane, uint32_t lanes) {
   if (n < 16) {
     for (uint32_t i = lane; i < n; i += lanes) to[i] = from[i];
@@ -69,7 +71,7 @@ DZ_HD void fill(uint8_t* to, uint8_t value, uint32_t n, uint32_t lane, uint32_t 
   for (uint32_t i = head + wide * 16 + lane; i < n; i += lanes) to[i] = value;
 }
 
-// A match that may overlap itself, all of whose source before `to` is written.
+// Copies a match, which may overlap itself. The source bytes before `to` must be complete.
 DZ_HD void copy_match(uint8_t* to, uint32_t offset, uint32_t n, uint32_t lane, uint32_t lanes) {
   const uint8_t* from = to - offset;
   if (offset >= n) {
@@ -83,10 +85,10 @@ DZ_HD void copy_match(uint8_t* to, uint32_t offset, uint32_t n, uint32_t lane, u
 
 // ---- cells ----
 
-// Set in a cell that says its byte's value, in the lowest eight bits. Other cells say an index below their own.
+// Set in a cell that holds its byte's value, in the lowest eight bits. Other cells hold an index below their own.
 constexpr uint32_t kValue = 0x8000;
 
-// Cells are written alone and read four at a time.
+// Cells are written one by one and read four at a time, so their types may alias.
 #if defined(__GNUC__) || defined(__CUDACC__)
 typedef uint16_t __attribute__((may_alias)) Cell;
 typedef uint32_t __attribute__((may_alias)) TwoCells;
@@ -94,7 +96,7 @@ typedef uint32_t __attribute__((may_alias)) TwoCells;
 #error "a type that may alias others is needed"
 #endif
 
-// The cells of byte 0 and 1, or 2 and 3, of a word.
+// Returns the two cells with the values of bytes 0 and 1 of a word; high_cells() those of bytes 2 and 3.
 DZ_HD uint32_t low_cells(uint32_t word) {
 #ifdef __CUDA_ARCH__
   return __byte_perm(word, kValue >> 8, 0x4140);
@@ -111,14 +113,14 @@ DZ_HD uint32_t high_cells(uint32_t word) {
 #endif
 }
 
-// The cells of a batch of up to WINDOW bytes of output. Those of its bytes begin at `skew`, which is as far from a multiple of four
-// as the output: so four cells in a row, at a multiple of four, belong to an aligned word.
+// The cells of a batch of up to WINDOW bytes of output. The cells of the bytes begin at index `skew`, the output's
+// address modulo four. So four cells from a multiple of four on belong to an aligned word of the output.
 template <uint32_t WINDOW>
 struct Cells {
   static_assert(WINDOW + 4 <= kValue, "an index has 15 bits");
   alignas(8) Cell cell[WINDOW + 8];
 
-  // Values of n bytes, by one thread: eight at a time.
+  // Writes cells with the values of n bytes, by one thread, eight at a time.
   DZ_HD void put_few(uint32_t at, const uint8_t* from, uint32_t n) {
 #ifdef __CUDA_ARCH__
     const uint32_t byte = uint32_t(reinterpret_cast<uintptr_t>(from) & 3), shift = byte * 8;
@@ -126,7 +128,7 @@ struct Cells {
 #pragma unroll 1
     for (uint32_t done = 0; done < n; done += 8, words += 2) {
       const uint32_t some = n - done;
-      // Only words that hold some of the bytes.
+      // Reads only words that hold some of the bytes.
       const uint32_t w0 = words[0], w1 = byte + some > 4 ? words[1] : 0, w2 = byte + some > 8 ? words[2] : 0;
       const uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
       const uint32_t two[4] = {low_cells(low), high_cells(low), low_cells(high), high_cells(high)};
@@ -141,7 +143,7 @@ struct Cells {
 #endif
   }
 
-  // As many cells that say what those from `from` on say, by one thread.
+  // Writes n cells from `at` on that point to the cells from `from` on, by one thread.
   DZ_HD void point_few(uint32_t at, uint32_t from, uint32_t n) {
     uint32_t i = 0;
     if (n && at % 2) cell[at + i++] = Cell(from);
@@ -153,7 +155,8 @@ struct Cells {
     if (i < n) cell[at + i] = Cell(two);
   }
 
-  // Four cells at a time for i in 0..n, by `lanes` threads: `one` gives the cell of byte i, `four` those from byte i on, in two words.
+  // Writes n cells from `at` on, by `lanes` threads, four at a time: one(i) returns cell i, and four(i, low, high)
+  // gives the four cells from i on in two words.
   template <class One, class Four>
   DZ_HD void put_many(uint32_t at, uint32_t n, uint32_t lane, uint32_t lanes, One one, Four four) {
     const uint32_t to_four = -at & 3, head = to_four < n ? to_four : n, fours = (n - head) / 4;
@@ -168,7 +171,7 @@ struct Cells {
     for (uint32_t i = head + 4 * fours + lane; i < n; i += lanes) cell[at + i] = one(i);
   }
 
-  // Values of any number of bytes.
+  // Writes cells with the values of n bytes, by `lanes` threads.
   DZ_HD void put_many(uint32_t at, const uint8_t* from, uint32_t n, uint32_t lane, uint32_t lanes) {
     put_many(
         at, n, lane, lanes, [from](uint32_t i) { return Cell(kValue | from[i]); },
@@ -179,7 +182,7 @@ struct Cells {
         });
   }
 
-  // The same value for all.
+  // Writes n cells with the same value, by `lanes` threads.
   DZ_HD void repeat_many(uint32_t at, uint8_t value, uint32_t n, uint32_t lane, uint32_t lanes) {
     const uint32_t two = low_cells(value * 0x0101u);
     put_many(
@@ -187,7 +190,7 @@ struct Cells {
         [two](uint32_t, uint32_t& low, uint32_t& high) { low = high = two; });
   }
 
-  // What those from `from` on say.
+  // Writes n cells from `at` on that point to the cells from `from` on, by `lanes` threads.
   DZ_HD void point_many(uint32_t at, uint32_t from, uint32_t n, uint32_t lane, uint32_t lanes) {
     put_many(
         at, n, lane, lanes, [from](uint32_t i) { return Cell(from + i); },
@@ -197,7 +200,7 @@ struct Cells {
         });
   }
 
-  // A task's match in a batch that begins at `output`. Bytes of its source that lie before the batch are read there.
+  // Writes the cells of a task's match. The batch begins at `output`; source bytes before it are read from there.
   DZ_HD void put_match(const Task& task, uint32_t skew, const uint8_t* output, uint32_t lane, uint32_t lanes) {
     const uint32_t reach = task.offset > task.at ? task.offset - task.at : 0, before = reach < task.len ? reach : task.len;
     const uint32_t at = skew + task.at;
@@ -211,7 +214,7 @@ struct Cells {
     }
   }
 
-  // The four bytes whose cells begin at `first`, a multiple of four, after all cells were written.
+  // Returns the four bytes whose cells begin at `first`, a multiple of four. All cells must be written before.
   DZ_HD uint32_t follow(uint32_t first) {
     volatile TwoCells* const here = reinterpret_cast<TwoCells*>(cell + first);
     volatile Cell* const cells = cell;
@@ -220,7 +223,7 @@ struct Cells {
       const uint32_t said[4] = {low & 0xffff, low >> 16, high & 0xffff, high >> 16};
       uint32_t more[4];
       for (uint32_t i = 0; i < 4; ++i) more[i] = said[i] & kValue ? said[i] : cells[said[i]];
-      // Others need not go the same way.
+      // Written back, so that other threads needn't follow the same cells.
       here[0] = low = more[0] | more[1] << 16;
       here[1] = high = more[2] | more[3] << 16;
     }
@@ -231,13 +234,13 @@ struct Cells {
 #endif
   }
 
-  // Cells beside those of a batch of `size` bytes that are read with them say a value.
+  // Gives values to the cells before and after those of a batch of `size` bytes, because follow() reads them too.
   DZ_HD void close(uint32_t skew, uint32_t size, uint32_t thread) {
     if (thread < skew) cell[thread] = Cell(kValue);
     if (thread < 4) cell[skew + size + thread] = Cell(kValue);
   }
 
-  // Writes the batch to the output, by `threads` threads, after all cells were written.
+  // Writes the batch to the output, by `threads` threads. All cells must be written before.
   DZ_HD void write(uint8_t* output, uint32_t skew, uint32_t size, uint32_t thread, uint32_t threads) {
     uint8_t* const words = output - skew;
     for (uint32_t first = 4 * thread; first < skew + size; first += 4 * threads) {
@@ -255,8 +258,8 @@ struct Cells {
 
 DZ_HD uint32_t skew_of(const uint8_t* output) { return uint32_t(reinterpret_cast<uintptr_t>(output) & 3); }
 
-// Calls `work(task, lane, lanes)` for the tasks of a warp's threads that are `mine`, one after the other, with all lanes. On the host
-// a thread does its own alone.
+// Calls `work(task, lane, lanes)` with all lanes of the warp, for the task of each lane whose `mine` is true, one task
+// after the other. On the host a thread does its own task alone.
 template <class Work>
 DZ_HD void by_warp(bool mine, const Task& task, Work work) {
 #ifdef __CUDA_ARCH__

@@ -1,4 +1,4 @@
-// How a box of elements is walked: dimensions are merged where memory allows it, and elements joined into vectors.
+// Walks a box of elements. Dimensions are merged if the strides allow it, and elements are joined to vectors.
 #pragma once
 #include "layout.cuh"
 
@@ -12,9 +12,10 @@ struct Box {
   int64_t dst[kMaxDims];
 };
 
-// Drops dimensions of one element and merges a dimension with the next outer one where both sides allow it.
-// Without a source (fill, padding) the output's strides alone decide. Extents of a merged dimension stay below 2^32.
-// The dimension that may still grow is kept in registers: a block waits for this, so it has to be short.
+// Drops dimensions of one element, and merges a dimension with the next outer one if the strides of source and output
+// allow it. Without a source (fill, padding) only the output's strides count. The extent of a merged dimension stays
+// below 2^32. The dimension that may still grow is kept in registers, because a block of threads waits for this
+// function.
 DZ_HD void merge(const Job& job, Box& box) {
   const bool has_src = job.source == kChunk;
   uint32_t ndim = 0, extent = 1;
@@ -46,8 +47,8 @@ DZ_HD void merge(const Job& job, Box& box) {
   box.ndim = ndim + 1;
 }
 
-// The most elements of `size` bytes, at most 16 bytes together, that always lie side by side and aligned on both sides.
-// A divisor of kTile, so that tiles start at vectors.
+// Returns the number of elements of `size` bytes in a vector: as many as are always contiguous and aligned in source
+// and output, at most 16 bytes. It divides kTile, so tiles begin at a vector.
 DZ_HD uint32_t vector_width(const Box& box, const Job& job, int size) {
   const bool has_src = job.source == kChunk;
   if (box.dst[0] != 1 || (has_src && box.src[0] != 1)) return 1;
@@ -57,7 +58,7 @@ DZ_HD uint32_t vector_width(const Box& box, const Job& job, int size) {
   return bytes > uint64_t(size) ? uint32_t(bytes / size) : 1;
 }
 
-// The same box, counted in vectors of `width` elements.
+// Changes the box to count in vectors of `width` elements.
 DZ_HD void vectorise(Box& box, uint32_t width) {
   box.extent[0] /= width;
   for (uint32_t d = 1; d < box.ndim; ++d) {
@@ -66,7 +67,7 @@ DZ_HD void vectorise(Box& box, uint32_t width) {
   }
 }
 
-// Divisions of 64 bits are long code, and only boxes of 2^32 units and more need them: kept out of the inlined walk.
+// A 64-bit division is long code, and only boxes of 2^32 units and more need it. So it isn't inlined into the walk.
 #ifdef __CUDACC__
 __host__ __device__ __noinline__
 #else
@@ -74,7 +75,7 @@ inline
 #endif
 uint64_t divide_long(uint64_t a, uint32_t b) { return a / b; }
 
-// Where unit `index` (row-major) of the box lies, in units from its first.
+// Finds where unit `index` (row-major) of the box lies in source and output, in units from the first.
 DZ_HD void locate(const Box& box, uint64_t index, int64_t& src, int64_t& dst) {
   src = dst = 0;
   for (uint32_t d = 0; d + 1 < box.ndim; ++d) {

@@ -1,7 +1,7 @@
-// How a box is walked whose elements are normalised by the mean and stddev of their channel (kNormTable): the dimension of
-// channels stays one of its own, so that an element's channel follows from where it is along it.
+// Walks boxes whose elements are normalised by the mean and stddev of their channel (kNormTable). The dimension of
+// channels is not merged with others, so that the index along it gives an element's channel.
 //
-// All of it also runs on the host, for tests.
+// Everything here also runs on the host, for tests.
 #pragma once
 #include "box.cuh"
 #include "element.cuh"
@@ -11,19 +11,19 @@ namespace dz {
 
 struct ChannelBox {
   Box box;
-  uint32_t dim;           // of the box: the channels
-  Divider by[kMaxDims];   // the extents of the box
-  int64_t first, step;    // the first channel, and the distance to the next one
-  const double* table;    // of each channel the mean and the stddev
+  uint32_t dim;           // the box's dimension of channels
+  Divider by[kMaxDims];   // dividers for the extents of the box
+  int64_t first, step;    // the channel at index 0 of `dim`, and the step to the next one
+  const double* table;    // mean and stddev of each channel
 };
 
-// Merges dimensions as merge() does, but none with that of the channels.
+// Merges dimensions as merge() does, but none with the dimension of channels.
 DZ_HD void open_channels(const Job& job, const Op& op, ChannelBox& to) {
   const bool has_src = job.source == kChunk;
   const uint32_t channels = job.extent[kMaxDims - 1];
   Box& box = to.box;
   uint32_t n = 0;
-  bool grows = false;  // whether the last dimension may
+  bool grows = false;  // whether the last dimension may be merged with the next
   for (int d = int(job.ndim) - 1; d >= 0; --d) {
     const bool is_channels = uint32_t(d) == channels;
     const uint32_t extent = job.extent[d];
@@ -51,7 +51,8 @@ DZ_HD void open_channels(const Job& job, const Op& op, ChannelBox& to) {
   to.table = reinterpret_cast<const double*>(bit_cast<uint64_t>(op.mean));
 }
 
-// Where element `index` (row-major) of the box lies, in elements from its first. Returns the mean and stddev of its channel.
+// Finds where element `index` (row-major) of the box lies, in elements from its first. Returns its channel's mean and
+// stddev.
 DZ_HD const double* locate_channel(const ChannelBox& c, uint64_t index, int64_t& src, int64_t& dst) {
   const Box& box = c.box;
   src = dst = 0;

@@ -1,13 +1,15 @@
-// dz_checksum: verifies the checksums of decoded buffers, one block for each.
+// dz_checksum: verifies the checksums of decoded buffers, with one block of threads for each.
 //
-// A crc is computed by every thread over a segment of its own and joined in a tree; adler32 is a sum over coalesced
-// pieces; xxh64 is a chain by design: four lanes walk it while their warp loads and scales the data ahead of them.
+// For a crc, every thread computes the remainder of its own segment, and the remainders are joined in a tree. adler32
+// is a sum over coalesced pieces. xxh64 is a chain by design: four lanes follow it, while their warp loads and scales
+// the data ahead.
 #pragma once
 #include "checksum_math.cuh"
 
 namespace dz {
 
-// Remainders joined over the block: each thread's covers `bytes` bytes, thread 0's come first. Returned to thread 0.
+// Joins the remainders `mine` of all threads. Each is of `bytes` bytes; thread 0's bytes come first. Only thread 0's
+// result counts.
 __device__ __forceinline__ uint32_t join_remainders(uint32_t* shared, uint32_t mine, uint64_t bytes, uint32_t poly) {
   __syncthreads();
   shared[threadIdx.x] = mine;
@@ -21,7 +23,7 @@ __device__ __forceinline__ uint32_t join_remainders(uint32_t* shared, uint32_t m
     }
     shift = crc_multiply(shift, shift, poly);
   }
-  return mine;  // thread 0's own: to read shared[0] here, others would have to wait for it
+  return mine;  // thread 0's is the total; for other threads, shared[0] would need another barrier
 }
 
 __device__ __forceinline__ uint32_t crc_word(const uint32_t (*table)[256], uint32_t crc, uint32_t word) {
@@ -29,7 +31,7 @@ __device__ __forceinline__ uint32_t crc_word(const uint32_t (*table)[256], uint3
   return table[3][crc & 255] ^ table[2][(crc >> 8) & 255] ^ table[1][(crc >> 16) & 255] ^ table[0][crc >> 24];
 }
 
-// The crc of `len` bytes at `data`, which is aligned to 16. Returned to thread 0.
+// Returns the crc of `len` bytes at `data`, which is aligned to 16. Only thread 0's result counts.
 __device__ __forceinline__ uint32_t block_crc(const uint8_t* data, uint64_t len, uint32_t kind, uint32_t* shared,
                                               uint32_t (*table)[256]) {
   const uint32_t poly = crc_polynomial(kind);
@@ -39,7 +41,8 @@ __device__ __forceinline__ uint32_t block_crc(const uint8_t* data, uint64_t len,
     for (int bit = 0; bit < 8; ++bit) entry = (entry >> 1) ^ (poly & (0u - (entry & 1)));
   }
   __syncthreads();
-  // First equal segments in pieces of 16 bytes, then the rest in equal segments of less, then the last few bytes.
+  // First an equal number of 16-byte pieces per thread; then an equal number of the bytes left; then the last few
+  // bytes.
   const uint64_t pieces = len / (16 * kThreads);
   const uint4* from = reinterpret_cast<const uint4*>(data) + pieces * threadIdx.x;
   uint32_t crc = 0;
@@ -62,7 +65,7 @@ __device__ __forceinline__ uint32_t block_crc(const uint8_t* data, uint64_t len,
   return crc_finish(total, len, poly);
 }
 
-// Returned to thread 0.
+// Returns the adler32 of `len` bytes at `data`, which is aligned to 16. Only thread 0's result counts.
 __device__ __forceinline__ uint32_t block_adler(const uint8_t* data, uint64_t len, AdlerSums* shared) {
   AdlerSums sums = {0, 0};
   for (uint64_t at = 16ull * threadIdx.x; at < len; at += 16ull * kThreads) {
@@ -88,9 +91,10 @@ __device__ __forceinline__ uint32_t block_adler(const uint8_t* data, uint64_t le
   return threadIdx.x == 0 ? adler_finish(shared[0], len) : 0;
 }
 
-// To be called by one warp; `data` is aligned to 8, `scaled` has room for two rounds of 64 values. Returned to all.
+// Returns the low 32 bits of xxh64 to all lanes. Must be called by one warp. `data` is aligned to 8, and `scaled` has
+// room for two rounds of 64 values.
 __device__ __forceinline__ uint32_t warp_xxh64(const uint8_t* data, uint64_t len, uint64_t* scaled) {
-  constexpr uint64_t kRound = 64;  // values of eight bytes: 16 stripes
+  constexpr uint64_t kRound = 64;  // values of eight bytes in a round: 16 stripes
   const uint32_t lane = threadIdx.x;
   const uint64_t* words = reinterpret_cast<const uint64_t*>(data);
   const uint64_t total = len / 32 * 4;

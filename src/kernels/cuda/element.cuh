@@ -1,8 +1,8 @@
-// What happens to one element between chunk and output: decode, mask, scale, replace NaN, normalise, convert.
+// Converts one element from chunk to output: decode, mask, scale, replace NaN, normalise, convert.
 //
-// Everything here runs on the device and on the host alike, bit for bit, so that it can be tested without a GPU.
-// Rules: arithmetic is float64 without contraction; a conversion rounds once, to nearest even; integers saturate;
-// NaN becomes 0 in an integer; a NaN keeps its sign and the payload's high bits, as x86 conversions do.
+// Device and host give the same bits, so that everything here can be tested without a GPU. Rules: arithmetic is float64
+// without contraction (no fused multiply-add). A conversion rounds once, to nearest even. Integers saturate. NaN
+// becomes 0 in an integer. In a float, a NaN keeps its sign and the payload's high bits, as in x86 conversions.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace dz {
 
-// An element on its way. Integers up to 64 bits and every float are exact in one of the three forms.
+// The value of an element. Integers up to 64 bits and every float are exact in one of the three forms.
 struct Value {
   enum Form : uint32_t { kInt, kUint, kReal } form;
   union {
@@ -92,12 +92,12 @@ DZ_HD double f32_to_f64(uint32_t bits) {
   return double(bit_cast<float>(bits));
 }
 
-// To a float of 16 bits with FRACTION bits of fraction and the exponent's bias BIAS.
+// Converts to a 16-bit float with FRACTION bits of fraction and an exponent with bias BIAS.
 template <int FRACTION, int BIAS>
 DZ_HD uint16_t f64_to_16(double v) {
   constexpr int kShift = 52 - FRACTION;
   constexpr uint16_t kInfinity = 0x7fff & ~((1 << FRACTION) - 1);
-  // The middle between the greatest finite value and the next power of two.
+  // The midpoint between the greatest finite value and the next power of two. From it on, values round to infinity.
   constexpr uint64_t kTooGreat = (uint64_t(1023 + BIAS) << 52) | (((2ull << FRACTION) - 1) << (kShift - 1));
   const uint64_t bits = bit_cast<uint64_t>(v);
   const uint16_t sign = uint16_t((bits >> 48) & 0x8000);
@@ -109,15 +109,15 @@ DZ_HD uint16_t f64_to_16(double v) {
   if (magnitude >= kTooGreat) return sign | kInfinity;
   const int exponent = int(magnitude >> 52) - 1023;
   if (exponent < -BIAS - FRACTION) return sign;  // below half of the smallest subnormal
-  // The significand with its hidden bit, shifted so that the result's last bit is bit 0; a carry out of the
-  // fraction lands in the exponent, which is what rounding up to the next power of two needs.
+  // The significand with its hidden bit, shifted so that the result's last bit is bit 0. A carry out of the fraction
+  // goes into the exponent, which rounds up to the next power of two correctly.
   const uint64_t significand = (magnitude & 0x000fffffffffffffull) | 0x0010000000000000ull;
   const bool normal = exponent > -BIAS;
   const int shift = normal ? kShift : kShift + (1 - BIAS - exponent);
   uint64_t half = significand >> shift;
   const uint64_t rest = significand & ((1ull << shift) - 1), tie = 1ull << (shift - 1);
   half += rest > tie || (rest == tie && (half & 1));
-  if (normal) half += uint64_t(exponent + BIAS - 1) << FRACTION;  // the hidden bit counts as one more
+  if (normal) half += uint64_t(exponent + BIAS - 1) << FRACTION;  // the hidden bit adds 1 to the exponent
   return sign | uint16_t(half);
 }
 
@@ -132,7 +132,7 @@ DZ_HD uint32_t f64_to_f32(double v) {
   return bit_cast<uint32_t>(float(v));
 }
 
-// `bits`: the stored element in native order, zero-extended.
+// Returns the value of a stored element: `bits` in native byte order, zero-extended.
 DZ_HD Value value_of(uint64_t bits, int32_t dtype) {
   Value v;
   switch (dtype) {
@@ -157,18 +157,18 @@ DZ_HD double to_f64(Value v) {
   return v.form == Value::kReal ? v.f : v.form == Value::kInt ? double(v.i) : double(v.u);
 }
 
-// Whether `a` is the missing value `b`: by value, as NumPy compares (so that -0.0 is 0.0, and NaN is nothing's equal).
-// Integers are compared as float64, as xarray's decoding does: beyond 2^53 they equal their neighbours.
+// Returns whether `a` equals the missing value `b`. Compares values as NumPy does: -0.0 equals 0.0, and NaN equals
+// nothing. Integers are compared as float64, as in xarray's decoding, so those beyond 2^53 may equal their neighbours.
 DZ_HD bool same(Value a, Value b) { return to_f64(a) == to_f64(b); }
 
-// Rounded to the type that CF decoding yields, where that is narrower than float64.
+// Rounds to the type that CF decoding yields, if it is narrower than float64.
 DZ_HD double rounded(double x, int32_t decoded) {
   if (decoded == kF32) return f32_to_f64(f64_to_f32(x));
   if (decoded == kF16) return f16_to_f64(f64_to_f16(x));
   return x;
 }
 
-// To an integer type with the limits lo and hi.
+// Converts to a signed integer type with the limits lo and hi.
 DZ_HD int64_t saturate_signed(Value v, int64_t lo, int64_t hi) {
   if (v.form == Value::kInt) return v.i < lo ? lo : v.i > hi ? hi : v.i;
   if (v.form == Value::kUint) return v.u > uint64_t(hi) ? hi : int64_t(v.u);
@@ -189,7 +189,7 @@ DZ_HD uint64_t saturate_unsigned(Value v, uint64_t hi) {
   return uint64_t(r);
 }
 
-// The bits that are stored for `v`, zero-extended.
+// Returns the bits of `v` in type `dtype`, zero-extended.
 DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
   switch (dtype) {
     case kBool: return v.form == Value::kReal ? v.f != 0 : v.u != 0;
@@ -203,7 +203,8 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
     case kU64: return saturate_unsigned(v, UINT64_MAX);
     case kF16: {
       if (v.form == Value::kReal) return f64_to_f16(v.f);
-      // Integers beyond float16's range are infinite; clamping them keeps that, and makes the way over float64 exact.
+      // Integers beyond float16's range become infinite. Clamping keeps that, and makes the conversion to float64
+      // exact.
       const int64_t limit = 1 << 20;
       const int64_t i = v.form == Value::kInt ? (v.i < -limit ? -limit : v.i > limit ? limit : v.i)
                                               : (v.u > uint64_t(limit) ? limit : int64_t(v.u));
@@ -217,8 +218,8 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
   }
 }
 
-// What becomes of NaNs: they stay, for operations without `fillna`. Code for these is compiled apart from that for all
-// operations, so that it has nothing to ask and nothing to count.
+// How NaNs are treated; a type parameter named Nans. Keep leaves them, for operations without `fillna`. Its code is
+// compiled separately, so that it tests and counts nothing.
 struct Keep {
   static constexpr bool kFills = false;
   DZ_HD double mean(const Op& op) const { return op.mean; }
@@ -226,7 +227,7 @@ struct Keep {
   DZ_HD Keep apart() const { return {}; }
 };
 
-// They are replaced where the operation says so, and counted.
+// Replaces NaNs if the operation asks for it, and counts them.
 struct Fill {
   static constexpr bool kFills = true;
   uint32_t replaced = 0;
@@ -235,7 +236,7 @@ struct Fill {
   DZ_HD Fill apart() const { return {}; }
 };
 
-// The same for elements that are normalised by the numbers of their channel.
+// As Fill, for elements that are normalised by the mean and stddev of their channel.
 struct OfChannel {
   static constexpr bool kFills = true;
   uint32_t replaced = 0;
@@ -258,18 +259,20 @@ DZ_HD bool decodes(const Op& op) {
 
 constexpr int32_t kInlineMissing = 2;
 
-// Whether the operation is one of the few that most kernels' ways leave out, to keep registers for the others.
+// Rare operations, which most code paths leave out to save registers: multiplication in int64, and long lists of
+// missing values.
 DZ_HD bool scales_integers(const Op& op) { return op.has_scale && op.decoded == kI64; }
 DZ_HD bool is_rare(const Op& op) { return op.num_missing > kInlineMissing || scales_integers(op); }
 
-// As NumPy's astype on x86-64: fractions are cut off, and what int64 can't hold becomes its smallest value.
+// Converts as NumPy's astype on x86-64: fractions are cut off, and values that int64 can't hold become its smallest
+// value.
 DZ_HD int64_t to_i64(Value v) {
-  if (v.form != Value::kReal) return v.i;  // or the unsigned value's bits
+  if (v.form != Value::kReal) return v.i;  // of an unsigned value: its bits
   const double limit = 9223372036854775808.0;
   return v.f >= -limit && v.f < limit ? int64_t(v.f) : INT64_MIN;
 }
 
-// Whether `x` is among the missing values of an operation that has more than fit it: `count` float64 in ascending order.
+// Returns whether `x` is in the list of missing values at `address`: `count` float64 in ascending order.
 DZ_HD bool is_listed(double x, uint64_t address, int32_t count) {
   const double* values = reinterpret_cast<const double*>(address);
   int32_t from = 0, to = count;
@@ -286,7 +289,8 @@ DZ_HD bool is_listed(double x, uint64_t address, int32_t count) {
 
 DZ_HD double normalised(double x, double mean, double stddev) { return div_rn(add_rn(x, -mean), stddev); }
 
-// From the stored bits (in native order) to the output's bits. Without RARE: of an operation that isn't rare.
+// Converts the stored bits (in native byte order) to the output's bits. RARE is false only for operations that aren't
+// rare.
 template <bool RARE, class Nans>
 DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t dst_dtype, Nans& nans) {
   Value v = value_of(bits, src_dtype);
@@ -301,12 +305,13 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
     if (RARE && op.num_missing > kInlineMissing) {
       missing = is_listed(x, op.missing[0], op.num_missing);
     } else {
-      // Written out, not a loop: an index into a local array would cost the device a trip to memory.
+      // Not a loop: on the device, an index into a local array would need local memory.
       missing = (op.num_missing > 0 && same(v, value_of(op.missing[0], src_dtype))) ||
                 (op.num_missing > 1 && same(v, value_of(op.missing[1], src_dtype)));
     }
     if (missing) x = bit_cast<double>(0x7ff8000000000000ull);
-    // Devices give one NaN for all; here, as on x86, a NaN goes through arithmetic and a new one has its sign set.
+    // Arithmetic on devices yields always the same NaN. Here, as on x86, a NaN passes through arithmetic unchanged
+    // (made quiet), and a new NaN has its sign set.
     if (x != x) {
       x = bit_cast<double>(bit_cast<uint64_t>(x) | 0x0008000000000000ull);
     } else {
@@ -328,7 +333,7 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
   return bits_of(v, dst_dtype);
 }
 
-// The same of any operation, for ways that have many: what is rare is apart from them.
+// Converts by any operation. Not inlined, which keeps the rare code out of its callers.
 DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Keep& nans) {
   return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
 }
@@ -344,14 +349,14 @@ DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, OfChannel& nans) 
 template <class Nans>
 DZ_HD uint64_t convert_any(uint64_t bits, const Op& op, Nans& nans) {
   if (!is_rare(op)) return convert<false>(bits, op, op.src_dtype, op.dst_dtype, nans);
-  // A count of its own goes through memory, and the one of all elements stays in a register.
+  // The separate count `own` goes through memory, so that the count in `nans` stays in a register.
   Nans own = nans.apart();
   bits = convert_rare(bits, op, own);
   if constexpr (Nans::kFills) nans.replaced += own.replaced;
   return bits;
 }
 
-// What every element of a box gets that has no chunk behind it.
+// Returns the output's bits for all elements of a box without a chunk (fill value or padding).
 template <class Nans>
 DZ_HD uint64_t constant(const Op& op, uint32_t source, Nans& nans) {
   if (source == kFill) return convert_any(op.fill, op, nans);
@@ -361,8 +366,8 @@ DZ_HD uint64_t constant(const Op& op, uint32_t source, Nans& nans) {
   return bits_of(v, op.dst_dtype);
 }
 
-// Whether an element's bytes reach the output as they are, but for their order. A bool is not among them: it is
-// stored as 0 or 1, whatever the chunk holds.
+// Returns whether the operation changes at most the order of an element's bytes. Never true for bool: it is written as
+// 0 or 1, whatever the chunk holds.
 template <class Nans>
 DZ_HD bool is_plain(const Op& op) {
   return op.src_dtype == op.dst_dtype && op.src_dtype != kBool && !decodes<Nans>(op);

@@ -1,10 +1,10 @@
-// dz_gather: raw copies of many pieces from one place of device memory to another, whatever their alignment.
+// dz_gather: copies many pieces of device memory, of any alignment.
 #pragma once
 #include "search.cuh"
 
 namespace dz {
 
-// Bytes [0, n) where source and destination may be aligned differently; nothing outside the pieces is read.
+// Copies n bytes by one block of threads. Source and destination may be aligned differently. Reads no other bytes.
 __device__ __forceinline__ void copy_bytes(const uint8_t* src, uint8_t* dst, uint32_t n) {
   // Bytes until dst is aligned to 16, then vectors, then the rest.
   uint32_t head = uint32_t(-reinterpret_cast<uintptr_t>(dst)) & 15;
@@ -39,8 +39,8 @@ __device__ __forceinline__ void copy_bytes(const uint8_t* src, uint8_t* dst, uin
     }
     done = words * 4;
   } else if (n >= 12) {
-    // Two aligned words around each word that is wanted. The first begins before src and the last ends after src + n,
-    // so the first and the last word of the piece are left to the bytewise loops.
+    // Each word of output is made of two aligned words of the source. For the first and the last word of the piece
+    // these would reach outside it, so both are copied byte by byte.
     const uint32_t words = n / 4 - 1;
     const uint32_t* from = reinterpret_cast<const uint32_t*>(src - skew);
     for (uint32_t i = 1 + threadIdx.x; i < words; i += kThreads) {
@@ -54,7 +54,8 @@ __device__ __forceinline__ void copy_bytes(const uint8_t* src, uint8_t* dst, uin
 
 }  // namespace dz
 
-// Grid: one block of kThreads for each tile of kGatherTile bytes, tile_start[n] in all (n + 1 entries, prefix sum).
+// Grid: one block of kThreads for each tile of kGatherTile bytes, tile_start[n] in all. `tile_start` has n + 1 entries:
+// the prefix sum of the copies' numbers of tiles.
 extern "C" __global__ void __launch_bounds__(dz::kThreads)
     dz_gather(const dz::CopyJob* copies, const uint32_t* tile_start, uint32_t n) {
   using namespace dz;

@@ -1,4 +1,4 @@
-// The kernels' element function and arithmetic, compiled for the host: what tests compare the device with.
+// The kernels' code, compiled for the host. Tests compare the device with it.
 #include "box.cuh"
 #include "channels.cuh"
 #include "checksum_math.cuh"
@@ -89,7 +89,7 @@ int32_t host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t cap
   return inflate(state, in, len, out, capacity, produced);
 }
 
-// As the device does it: equal segments whose remainders are joined in a tree, and the bytes left over.
+// As on the device: joins the remainders of equal segments in a tree, then adds the bytes left over.
 uint32_t crc(const uint8_t* data, uint64_t len, uint32_t kind) {
   const uint32_t poly = crc_polynomial(kind);
   const uint64_t each = len / kThreads;
@@ -130,7 +130,7 @@ uint32_t xxh(const uint8_t* data, uint64_t len) {
   return uint32_t(xxh_finish(lanes, data + len / 32 * 32, len));
 }
 
-// dz_assemble_channels for one job, by the device's own walk.
+// Does the work of dz_assemble_channels for one job, with the device's walk of the box.
 void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
   const int src_size = size_of(op.src_dtype);
   ChannelBox box;
@@ -156,8 +156,8 @@ void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
 
 extern "C" {
 
-// Element by element, without the merging and vectors of the device's walk: what that walk is tested against. Only jobs with channels
-// are walked as the device does it. `counters` may be null if no operation replaces NaNs.
+// Moves the boxes element by element, without merged dimensions or vectors. Tests compare the device's walk with it.
+// Only jobs with a table of channels use the device's walk. `counters` may be null if no operation replaces NaNs.
 void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t* counters) {
   for (uint32_t j = 0; j < n_jobs; ++j) {
     const Job& job = jobs[j];
@@ -197,7 +197,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t*
   }
 }
 
-// The device's walk of one box on the host: where each unit lies, and how wide a unit is.
+// Walks a box as the device does: tells how many elements a unit has, and where unit `index` lies.
 void dz_host_walk(const Job* job, int32_t size, uint64_t index, uint32_t* width, int64_t* src, int64_t* dst) {
   Box box;
   merge(*job, box);
@@ -206,8 +206,8 @@ void dz_host_walk(const Job* job, int32_t size, uint64_t index, uint32_t* width,
   locate(box, index, *src, *dst);
 }
 
-// A plain copy of a box from a shuffled chunk by the device's own loads: units where it has them, else elements, else
-// bytes. Returns which.
+// Copies a box from a shuffled chunk with the device's loads: by units if possible, else by elements, else by bytes.
+// Returns the Reach that was used.
 uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
   Box box;
   merge(*job, box);
@@ -222,7 +222,8 @@ uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
   return s.reach;
 }
 
-// By the code of kernels that replace NaNs, or of those that don't, for operations without `fillna`.
+// Converts one element. `fills`: by the code of the kernels that replace NaNs; 0: by that of dz_assemble, for
+// operations without `fillna`.
 uint64_t dz_host_convert(uint64_t bits, const Op* op, uint32_t fills, uint32_t* replaced) {
   Fill fill;
   Keep keep;
@@ -235,14 +236,15 @@ uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
   return kind == kAdler32 ? adler(data, len) : kind == kXxh64Low ? xxh(data, len) : crc(data, len, kind);
 }
 
-// What dz_inflate_* does with one stream; `small`: with few threads and little room, so that tests come to all edges.
+// Decodes one stream as dz_inflate_* do. `small`: with few threads and small buffers, so that tests reach all edge
+// cases.
 int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced,
                         uint32_t small) {
   if (small) return host_inflate<InflateShape<7, 96, 700, 40>>(in, len, out, capacity, *produced);
   return host_inflate<InflateShape<256, 256, 12 * 1024, 1536>>(in, len, out, capacity, *produced);
 }
 
-// What dz_lz4 does with one stream, by 32 lanes that stand for both of its warps.
+// Decodes one stream as dz_lz4 does. 32 lanes do the work of all its warps.
 int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
                        uint64_t* produced, uint32_t ring) {
   StreamCall call = {kind, in, len, out, capacity, 0, 0, nullptr};

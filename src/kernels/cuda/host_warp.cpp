@@ -1,7 +1,7 @@
-// A warp on the host: 32 coroutines that take turns at each point where the lanes of a warp meet. Only for tests of what
-// warps run, and for streams without a GPU: it is slow, and exact.
+// A warp on the host: 32 coroutines that take turns at each point where the lanes of a warp meet. Only for tests of
+// code for warps, and to decode streams without a GPU: it is slow, but exact.
 //
-// The fortified longjmp takes a jump to another stack for an error.
+// Fortified longjmp reports a jump to another stack as an error, so it is turned off.
 #undef _FORTIFY_SOURCE
 #include "host_warp.h"
 
@@ -18,13 +18,13 @@ namespace {
 constexpr size_t kStack = 64 * 1024;
 
 struct HostWarp {
-  uint32_t lane;        // the one that runs
-  uint32_t round;       // of ballots
-  uint32_t ballots[2];  // of this round and the one before
-  uint32_t exchange;    // of shuffles
-  uint32_t values[2][kWarp];  // likewise
+  uint32_t lane;        // lane that runs now
+  uint32_t round;       // number of finished ballots
+  uint32_t ballots[2];  // votes of the current ballot and of the one before
+  uint32_t exchange;    // number of finished shuffles
+  uint32_t values[2][kWarp];  // values of the current shuffle and of the one before
   uint32_t running;     // lanes that have begun
-  uint32_t finished;
+  uint32_t finished;    // lanes that have ended
   void (*body)(void*, uint32_t);
   void* argument;
   jmp_buf at[kWarp];
@@ -43,10 +43,10 @@ void enter() {
   setcontext(&warp->start[next]);
 }
 
-// The next lane's turn, until it is this one's again.
+// Runs the other lanes until it is this lane's turn again.
 void yield() {
   const uint32_t mine = warp->lane, next = (mine + 1) % kWarp;
-  // A lane that has left while others meet would never come back: a fault of the code under test.
+  // A lane has ended while others wait for it: a bug in the code under test.
   if (warp->finished > 0) abort();
   if (_setjmp(warp->at[mine]) != 0) return;
   warp->lane = next;
@@ -64,7 +64,7 @@ uint32_t host_warp_ballot(bool mine) {
   if (warp->lane == 0) votes = 0;
   votes |= uint32_t(mine) << warp->lane;
   yield();
-  // Lane 0 is the first to go on, and counts for all.
+  // Lane 0 resumes first, so it counts for all lanes.
   if (warp->lane == 0) ++warp->round;
   return warp->ballots[(warp->round - 1) & 1];
 }

@@ -4,7 +4,8 @@
 
 namespace dz {
 
-// Calls `body(argument, lane)` for each lane of a warp. All have to meet at the same points, and to end together.
+// Calls `body(argument, lane)` for each lane of a warp. All lanes must meet at the same points. No lane may end while
+// another waits at such a point.
 void run_host_warp(void (*body)(void*, uint32_t), void* argument);
 
 }  // namespace dz

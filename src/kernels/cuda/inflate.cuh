@@ -1,4 +1,4 @@
-// dz_inflate_*: decode raw deflate streams, one block of threads for each.
+// dz_inflate_*: decode raw deflate streams, with one block of threads for each stream.
 #pragma once
 #include "inflate_core.cuh"
 
@@ -20,9 +20,9 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
 
 }  // namespace dz
 
-// Grid: one block for each stream. The more threads it has, the sooner a stream is done; the fewer, the more streams
-// are done at once. Arrays as nvCOMP has them: addresses and sizes of the compressed streams, room for the decoded ones,
-// out: bytes decoded and InflateStatus, addresses of the outputs.
+// Grid: one block for each stream. With more threads a stream is done sooner; with fewer, more streams run at once. The
+// arrays have one entry per stream, as nvCOMP's do: address and bytes of the compressed stream, bytes of room for the
+// output; written: bytes decoded and InflateStatus; address of the output.
 #define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
       NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                \
@@ -30,7 +30,8 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
     dz::inflate_one<dz::InflateShape<THREADS, __VA_ARGS__>>(in, in_bytes, capacity, out_bytes, statuses, out);         \
   }
 
-// Threads, blocks of them that a multiprocessor holds, bits of a segment, bytes and matches of a batch.
+// Arguments: threads of a block, blocks that a multiprocessor holds, bits of a segment, most bytes and matches of a
+// batch.
 DZ_INFLATE(dz_inflate_512, 512, 2, 256, 10 * 1024, 1536)
 DZ_INFLATE(dz_inflate_256, 256, 4, 256, 12 * 1024, 1536)
 

@@ -1,4 +1,4 @@
-// A deflate stream as bits, which any number of threads read from anywhere.
+// Reads bits of a deflate stream. Any number of threads can read, each from any position.
 #pragma once
 #include "layout.cuh"
 
@@ -6,9 +6,9 @@ namespace dz {
 
 // Positions of bits count from the aligned word of four bytes that holds the first byte.
 struct DeflateInput {
-  const uint8_t* base;           // of that word
-  uint64_t begin, end;           // the first bit, and the one behind the last
-  uint64_t whole, behind_whole;  // the words that lie in the input with all their bytes
+  const uint8_t* base;           // address of that word
+  uint64_t begin, end;           // positions of the first bit, and of the one after the last
+  uint64_t whole, behind_whole;  // words `whole` to `behind_whole` - 1 lie in the input with all their bytes
 
   DZ_HD void open(const uint8_t* data, uint64_t bytes) {
 #ifdef __CUDA_ARCH__
@@ -23,7 +23,7 @@ struct DeflateInput {
     behind_whole = end / 32;
   }
 
-  // A word, with zeros for bytes outside the input.
+  // Returns a word, with zeros for bytes outside the input.
   DZ_HD uint32_t word(uint64_t index) const {
 #ifdef __CUDA_ARCH__
     if (index >= whole && index < behind_whole) return reinterpret_cast<const uint32_t*>(base)[index];
@@ -37,16 +37,16 @@ struct DeflateInput {
   }
 };
 
-// Reads on from one bit. Bits behind the end are zero; whoever reads has to compare positions with the end.
+// Reads forward from one bit. Bits after the input's end are zero; the caller must compare positions with the end.
 struct BitReader {
   const DeflateInput* input;
-  uint64_t first;   // the word that positions count from
-  uint32_t loaded;  // bits up to the end of those in the buffer
+  uint64_t first;   // index of the word that positions count from
+  uint32_t loaded;  // position after the last bit in the buffer
   uint32_t held;    // bits in the buffer
   uint64_t buffer;
-  uint32_t ahead;  // the word behind the buffer
+  uint32_t ahead;  // the word after the buffer
 
-  // Positions count from `origin`, a multiple of 32.
+  // Starts at bit `position`, counted from bit `origin` of the input, a multiple of 32.
   DZ_HD void open(const DeflateInput& from, uint64_t origin, uint32_t position) {
     input = &from;
     first = origin / 32;

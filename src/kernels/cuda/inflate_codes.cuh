@@ -9,7 +9,7 @@ constexpr uint32_t kMaxBits = 15;
 constexpr uint32_t kLiterals = 288, kDistances = 32, kCodeLengths = 19;
 constexpr uint32_t kNoSymbol = 0xfff;
 
-// How many of n lengths have this value.
+// Returns how many of n lengths equal `value`.
 DZ_HD uint32_t count_equal(const uint8_t* lengths, uint32_t n, uint32_t value) {
   uint32_t found = 0, i = 0;
 #ifdef __CUDA_ARCH__
@@ -23,19 +23,20 @@ DZ_HD uint32_t count_equal(const uint8_t* lengths, uint32_t n, uint32_t value) {
   return found;
 }
 
-// The code of one alphabet. Codes of up to FAST bits are looked up at once; longer ones by their length: codes of one
-// length are consecutive numbers, all less than those of greater length if zeros are appended to both.
+// The Huffman code of one alphabet. Codes of up to FAST bits are looked up in one step. Longer codes are searched by
+// their length: codes of one length are consecutive numbers, and less than all longer codes if zeros are appended to
+// both.
 template <uint32_t SYMBOLS, uint32_t FAST>
 struct Code {
-  uint16_t fast[1 << FAST];      // symbol << 4 | length; 0 where there is no such code, or it is longer
+  uint16_t fast[1 << FAST];      // symbol << 4 | length; 0 if there is no such code, or it is longer
   uint16_t sorted[SYMBOLS];      // symbols by length, then by value
-  uint16_t count[kMaxBits + 1];  // symbols of each length
-  uint16_t limit[kMaxBits + 1];  // the number behind the last code of a length, with zeros appended to kMaxBits bits
-  uint16_t shift[kMaxBits + 1];  // what to add to a code of a length for its place in `sorted`, modulo 2^16
-  uint32_t valid;
+  uint16_t count[kMaxBits + 1];  // number of symbols of each length
+  uint16_t limit[kMaxBits + 1];  // the last code of each length plus 1, with zeros appended to kMaxBits bits
+  uint16_t shift[kMaxBits + 1];  // code + shift[length], modulo 2^16, is the symbol's index in `sorted`
+  uint32_t valid;                // see build_limits()
 
-  // The symbol that begins with these bits and the length of its code, at least FROM, as in `fast`; kNoSymbol << 4 if
-  // there is none.
+  // Finds the symbol whose code begins `bits`, among codes of FROM bits and more. Returns symbol << 4 | length;
+  // kNoSymbol << 4 if there is none.
   template <uint32_t FROM>
   DZ_HD uint32_t search(uint32_t bits) const {
 #ifdef __CUDA_ARCH__
@@ -44,7 +45,7 @@ struct Code {
     uint32_t value = 0;
     for (uint32_t b = 0; b < kMaxBits; ++b) value |= (bits >> b & 1) << (kMaxBits - 1 - b);
 #endif
-    // All limits at once: one after the other would take as many times the latency of shared memory.
+    // Compares with all limits at once: one after the other, each would take the latency of shared memory.
     uint32_t length = FROM;
     DZ_UNROLL_BY(15)
     for (uint32_t l = FROM; l <= kMaxBits; ++l) length += value >= limit[l];
@@ -52,7 +53,8 @@ struct Code {
     return uint32_t(sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])]) << 4 | length;
   }
 
-  // Takes one symbol, or nothing but kNoSymbol. At least kMaxBits bits are ready.
+  // Takes one symbol. Returns kNoSymbol, and takes no bits, if there is no such code. At least kMaxBits bits must be
+  // ready.
   DZ_HD uint32_t take(BitReader& bits) const {
     uint32_t entry = fast[bits.peek(FAST)];
     if (entry == 0) entry = search<FAST + 1>(uint32_t(bits.buffer));
@@ -60,8 +62,9 @@ struct Code {
     return entry >> 4;
   }
 
-  // The steps of building the code for `n` lengths. Whether it is a complete one, or, where `lone` is set, has at most
-  // one symbol, of one bit, is in `valid` after the second.
+  // The code for n lengths is built in four steps: build_counts, build_limits, build_sorted and build_fast.
+  // build_limits sets `valid`: nonzero if the code is complete, or if `lone` is true and it has at most one symbol, of
+  // one bit.
   DZ_HD void build_counts(const uint8_t* lengths, uint32_t n, uint32_t t, uint32_t threads) {
     for (uint32_t l = t; l <= kMaxBits; l += threads) count[l] = uint16_t(l ? count_equal(lengths, n, l) : 0);
   }
@@ -86,7 +89,7 @@ struct Code {
     for (uint32_t s = t; s < n; s += threads) {
       const uint32_t length = lengths[s];
       if (length == 0) continue;
-      // Its place: behind those of smaller length, and those of the same that come before it.
+      // Its place is after the symbols of smaller length, and after earlier symbols of the same length.
       uint32_t place = count_equal(lengths, s, length);
       for (uint32_t l = 1; l < length; ++l) place += count[l];
       sorted[place] = uint16_t(s);
@@ -101,22 +104,22 @@ struct Code {
   }
 };
 
-// Of one stream; in shared memory on the device.
+// Codes of one stream's current block; in shared memory on the device.
 struct InflateCodes {
   Code<kLiterals, 11> literal;
   Code<kDistances, 9> distance;  // also the code for code lengths, which is not needed at the same time
   uint8_t lengths[kLiterals + kDistances];
-  uint32_t literals, distances;  // how many have lengths
-  uint64_t at;                   // behind what was read
-  bool good;
+  uint32_t literals, distances;  // lengths given for each alphabet
+  uint64_t at;                   // bit position after what was read
+  bool good;                     // false: the description is damaged
 };
 
-// Builds both codes, or only the second.
+// Builds both codes, or only the distance code. Returns whether they are valid.
 template <uint32_t THREADS>
 DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bool lone) {
   const uint32_t literals = both ? c.literals : 0, distances = c.distances;
   const uint8_t* const behind = c.lengths + literals;
-  // Other threads for the one than for the other, where few are needed.
+  // These steps need few threads, so the two codes use different ones.
   team.each([&](uint32_t t) {
     if (both) c.literal.build_counts(c.lengths, literals, t, THREADS);
     c.distance.build_counts(behind, distances, (t + THREADS / 2) % THREADS, THREADS);
@@ -137,13 +140,13 @@ DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bo
   return true;
 }
 
-// The order in which the lengths of the code for code lengths come, section 3.2.7.
+// Returns the symbol of the i-th length in the code for code lengths, section 3.2.7.
 DZ_HD uint32_t length_order(uint32_t i) {
   const char* order = "\x10\x11\x12\x00\x08\x07\x09\x06\x0a\x05\x0b\x04\x0c\x03\x0d\x02\x0e\x01\x0f";
   return uint32_t(order[i]);
 }
 
-// Reads how many lengths there are, and those of the code for code lengths.
+// Reads the numbers of lengths, and the lengths of the code for code lengths.
 DZ_HD void read_counts(InflateCodes& c, const DeflateInput& input) {
   const uint64_t origin = c.at & ~uint64_t(31);
   BitReader bits;
@@ -161,7 +164,7 @@ DZ_HD void read_counts(InflateCodes& c, const DeflateInput& input) {
   c.at = origin + bits.position();
 }
 
-// Reads the lengths, for which there is a code.
+// Reads the lengths of both codes. c.distance holds the code for code lengths.
 DZ_HD void read_lengths(InflateCodes& c, const DeflateInput& input) {
   const uint64_t origin = c.at & ~uint64_t(31);
   BitReader bits;
@@ -190,7 +193,8 @@ DZ_HD void read_lengths(InflateCodes& c, const DeflateInput& input) {
   c.good = n == total && c.lengths[256] != 0;
 }
 
-// Reads a dynamic block's codes, which begin at c.at. False for codes that don't exist; c.at is right in any case.
+// Reads a dynamic block's codes, which begin at bit c.at, and builds them. Moves c.at behind what was read. Returns
+// false if the codes are invalid.
 template <uint32_t THREADS>
 DZ_HD bool read_codes(const Team<THREADS>& team, InflateCodes& c, const DeflateInput& input) {
   team.each([&](uint32_t t) {
@@ -211,7 +215,7 @@ DZ_HD bool read_codes(const Team<THREADS>& team, InflateCodes& c, const DeflateI
   return c.good && build(team, c, true, true);
 }
 
-// The codes of a fixed block, section 3.2.6.
+// Builds the codes of a fixed block, section 3.2.6.
 template <uint32_t THREADS>
 DZ_HD void fixed_codes(const Team<THREADS>& team, InflateCodes& c) {
   team.each([&](uint32_t t) {

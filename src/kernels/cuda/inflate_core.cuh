@@ -1,27 +1,30 @@
-// A decoder of raw deflate streams (RFC 1951) that trusts nothing: it never reads outside its input but what shares an
-// aligned word with it, never writes outside its output, whatever the bytes are, and ends with a status.
+// Decodes raw deflate streams (RFC 1951). Trusts nothing: whatever the bytes are, the decoder never writes outside its
+// output, reads outside its input only bytes that share an aligned word with it, and ends with a status.
 //
-// The symbols of a block come one after the other, and where one begins only shows when the one before it is read. But
-// whoever begins at a wrong bit soon comes upon a true beginning, and goes on rightly from there. So threads begin at
-// equal distances, each in its own segment of a span of bits; then each begins anew where the one before it ended, until
-// nobody has to. Then it is known how much each thread's segment decodes to, and all read theirs once more to write it:
-// literals into a batch of output in shared memory (batch.cuh), matches into a list, which all threads then put into the batch.
+// Where a symbol begins is known only after the symbol before it was read. But a reader that starts at a wrong bit soon
+// comes to the true beginning of a symbol, and is right from there on. So a span of bits is divided into equal
+// segments, one per thread. All threads start at once. Then each thread whose start was wrong starts again where the
+// segment before it ended, until no thread has to. Now it is known how much each segment decodes to. All threads read
+// their segments once more and write: literals into a batch of output in shared memory (batch.cuh), matches into a
+// list. Then all threads put the matches of the list into the batch.
 //
-// Only good bits go this way. Whatever ends a stream with an error, and segments that decode to more than a batch, are
-// decoded symbol after symbol by a warp, which finds the precise status.
+// Only valid segments are decoded like this. A warp decodes the rest symbol by symbol: segments with an error, to find
+// the precise status, and segments that decode to more than a batch.
 #pragma once
 #include "batch.cuh"
 #include "inflate_codes.cuh"
 
 namespace dz {
 
-// Statuses, with the numbers that nvCOMP has for the same things.
+// Statuses, with nvCOMP's numbers for the same conditions.
 enum InflateStatus : int32_t { kInflated = 0, kCorrupt = 12, kTooLong = 15, kTruncated = 20 };
 
-// Why reading symbols ended: the limit was reached, the block's end was read, there is no such symbol, the sink refused.
+// Why reading symbols ended: kLimit: the limit was reached; kEnd: the block's end was read; kNoCode: the bits are no
+// symbol; kRefused: the sink returned false.
 enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
-// Reads symbols, section 3.2.5, and hands them to the sink until it returns false. The last may reach beyond the limit.
+// Reads symbols, section 3.2.5, and hands them to the sink, up to bit `limit` or until the sink returns false. The last
+// symbol may reach beyond the limit.
 template <class Sink>
 DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t limit, Sink& sink) {
   while (bits.position() < limit) {
@@ -51,7 +54,7 @@ DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t lim
   return kLimit;
 }
 
-// A match of a batch: 16 bits: its distance less 1; 9 bits: its length; from bit 32: where it goes in the batch.
+// Packs a match of a batch. Bits 0-15: its distance minus 1; 16-24: its length; from 32: where it begins in the batch.
 DZ_HD uint64_t pack_match(uint32_t at, uint32_t length, uint32_t distance) {
   return uint64_t(at) << 32 | length << 16 | (distance - 1);
 }
@@ -64,33 +67,34 @@ DZ_HD Task unpack_match(uint64_t match) {
   return task;
 }
 
-// THREADS decode a stream together, each in segments of SEGMENT bits. WINDOW: bytes of a batch of output; MATCHES: how
-// many it may have.
+// THREADS threads decode a stream together, each in segments of SEGMENT bits. A batch of output has at most WINDOW
+// bytes and MATCHES matches.
 template <uint32_t THREADS_, uint32_t SEGMENT_, uint32_t WINDOW_, uint32_t MATCHES_>
 struct InflateShape {
   static constexpr uint32_t THREADS = THREADS_, SEGMENT = SEGMENT_, WINDOW = WINDOW_, MATCHES = MATCHES_;
 };
 
-// Of one stream; in shared memory on the device.
+// Memory for decoding one stream; in shared memory on the device.
 template <class Shape>
 struct InflateState {
   Cells<Shape::WINDOW> cells;
   uint64_t matches[Shape::MATCHES];
   InflateCodes codes;
-  // Of each thread's segment: where it begins and ends, and why; bytes and matches up to its end (sum_bytes, sum_matches).
+  // For each thread's segment: the bits where it begins and ends, why it ends (`stop`), and its bytes and matches
+  // (sum_bytes, sum_matches), at last those of all segments up to its end.
   uint32_t begin[Shape::THREADS], end[Shape::THREADS];
   uint64_t sums[Shape::THREADS];
   Stop stop[Shape::THREADS];
   bool again[Shape::THREADS];
   uint64_t scratch[Shape::THREADS / 32 + 1];
-  uint32_t first_stop[2];  // the first segment that ends before its limit, in turns
-  // What the symbol-by-symbol decoder leaves.
+  uint32_t first_stop[2];  // the first segment that ends before its limit; rounds use the two entries in turns
+  // Results of serial().
   uint64_t serial_at, serial_produced;
   InflateStatus serial_status;
   Stop serial_stop;
 };
 
-// A segment's output: 32 bits of bytes, then its matches.
+// A segment's output in 64 bits: the number of bytes in the lower half, the number of matches in the upper.
 DZ_HD uint32_t sum_bytes(uint64_t sum) { return uint32_t(sum); }
 DZ_HD uint32_t sum_matches(uint64_t sum) { return uint32_t(sum >> 32); }
 
@@ -108,12 +112,12 @@ struct CountingSink {
   }
 };
 
-// Writes one segment's part of a batch. What is refused: a distance beyond the stream's first byte.
+// Writes one segment's part of a batch. Refuses distances that reach before the stream's first byte.
 struct BatchSink {
-  Cell* cells;        // of the batch's bytes
-  uint64_t* matches;  // the next one's place
-  uint64_t produced;  // before the batch
-  uint32_t at;        // of the next byte in the batch
+  Cell* cells;        // cells of the batch's bytes
+  uint64_t* matches;  // place for the next match
+  uint64_t produced;  // bytes before the batch
+  uint32_t at;        // position of the next byte in the batch
 
   DZ_HD bool literal(uint32_t value) {
     cells[at++] = Cell(kValue | value);
@@ -134,7 +138,7 @@ constexpr uint32_t kSerialLanes = 32;
 constexpr uint32_t kSerialLanes = 1;
 #endif
 
-// Writes straight to the output, by the lanes of a warp that all read the same symbols.
+// Writes directly to the output. All lanes of a warp read the same symbols, and share the copying of matches.
 struct SerialSink {
   uint8_t* out;
   uint64_t capacity, produced;
@@ -157,7 +161,7 @@ struct SerialSink {
     if (distance > produced) return refuse(kCorrupt);
     if (length > capacity - produced) return refuse(kTooLong);
 #ifdef __CUDA_ARCH__
-    __syncwarp();  // what other lanes wrote is read now
+    __syncwarp();  // the bytes that other lanes wrote are read next
 #endif
     uint8_t* const to = out + produced;
     const uint8_t* const from = to - distance;
@@ -171,7 +175,7 @@ struct SerialSink {
   }
 };
 
-// Not part of the kernels' main way, which is the smaller for it.
+// Reads symbols in a function of its own, which keeps the kernels' main path small.
 DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& input, uint64_t origin, uint32_t from,
                                uint32_t limit, SerialSink& sink, uint32_t& end) {
   BitReader bits;
@@ -185,7 +189,7 @@ DZ_HD_APART void copy_bytes(uint8_t* to, const uint8_t* from, uint32_t n, uint32
   copy_apart(to, from, n, thread, threads);
 }
 
-// One stream's decoding. All threads have the same values.
+// Decodes one stream. All threads have the same values.
 template <class Shape>
 struct Inflater {
   Team<Shape::THREADS> team;
@@ -195,13 +199,13 @@ struct Inflater {
   uint64_t capacity, produced;
   uint64_t at;  // position of the next bit
 
-  // Symbols from bit `from` on, counted from `origin`, up to the limit: one after the other. What of a block is left ends
-  // with an error, or `stop` says whether it is done.
+  // Decodes symbols one after the other, from bit `from` up to bit `limit`, both counted from `origin`. Returns
+  // kInflated, with kLimit or kEnd in `stop`, or an error.
   DZ_HD InflateStatus serial(uint64_t origin, uint32_t from, uint32_t limit, Stop& stop) {
     team.each([&](uint32_t t) {
       if (t >= kSerialLanes) return;
       SerialSink sink = {out, capacity, produced, kCorrupt, t};
-      const DeflateInput copy = input;  // whose address may be known, while the other's values stay in registers
+      const DeflateInput copy = input;  // its address is passed on, so that the values of `input` can stay in registers
       uint32_t end;
       const Stop why = read_serially(s.codes, copy, origin, from, limit, sink, end);
       if (t > 0) return;
@@ -218,7 +222,7 @@ struct Inflater {
     return at > input.end ? kTruncated : status;
   }
 
-  // Reads a thread's segment from where it begins, as far as it can be told what it decodes to.
+  // Reads segment t from bit s.begin[t] on. Stores where it ends, why, and how much it decodes to.
   DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t) {
     const uint32_t limit = first + (t + 1) * Shape::SEGMENT;
     CountingSink sink = {0};
@@ -234,8 +238,8 @@ struct Inflater {
     s.sums[t] = sink.sum;
   }
 
-  // Finds where the segments of the span that begins at `first` begin and end. Returns the first one that ends before
-  // its limit, or THREADS; up to that all is true.
+  // Finds where the segments of the span from bit `first` on begin and end. Returns the index of the first segment that
+  // ends before its limit, or THREADS. What was found is right up to and including that segment.
   DZ_HD uint32_t find_segments(uint64_t origin, uint32_t first) {
     team.each([&](uint32_t t) {
       s.begin[t] = first + t * Shape::SEGMENT;
@@ -258,8 +262,8 @@ struct Inflater {
     }
   }
 
-  // Writes what the segments from `done` to before `end` decode to. False, with nothing written, if a match reaches too
-  // far back.
+  // Writes the output of segments `done` to `end` - 1 as one batch. Returns false, with nothing written, if a match
+  // reaches too far back.
   DZ_HD bool write_batch(uint64_t origin, uint32_t first, uint32_t done, uint32_t end) {
     const uint64_t before = done ? s.sums[done - 1] : 0, after = s.sums[end - 1];
     uint8_t* const to = out + produced;
@@ -277,7 +281,7 @@ struct Inflater {
     });
     if (refused) return false;
     team.each([&](uint32_t t) {
-      // All threads of a warp come along: long matches need them.
+      // All lanes of a warp run each round, because long matches need all of them.
       for (uint32_t group = t - t % kWarp; group < n; group += Shape::THREADS) {
         const uint32_t i = group + t % kWarp;
         const Task task = i < n ? unpack_match(s.matches[i]) : Task{};
@@ -291,7 +295,7 @@ struct Inflater {
     return true;
   }
 
-  // The symbols of a block up to its end.
+  // Decodes the symbols of a block up to its end.
   DZ_HD InflateStatus symbols() {
     for (;;) {
       if (at > input.end) return kTruncated;
@@ -300,7 +304,7 @@ struct Inflater {
       const bool ended = stopped < Shape::THREADS && s.stop[stopped] == kEnd;
       const uint32_t segments = stopped + ended;
       team.sum_up(s.sums, s.scratch);
-      // Behind the segments, if there is neither the end nor another span, something is wrong in the next.
+      // If the block doesn't end with these segments, and they aren't the whole span, the next segment has an error.
       const bool wrong = !ended && segments < Shape::THREADS;
       for (uint32_t done = 0; done < segments || wrong;) {
         const uint64_t before = done ? s.sums[done - 1] : 0;
@@ -327,7 +331,7 @@ struct Inflater {
     }
   }
 
-  // A stored block, section 3.2.4, from the length on.
+  // Copies a stored block, section 3.2.4, from its length field on.
   DZ_HD InflateStatus stored() {
     const uint64_t byte = (at + 7) / 8;
     if (8 * byte + 32 > input.end) return kTruncated;
@@ -348,7 +352,8 @@ struct Inflater {
     return kInflated;
   }
 
-  // The whole stream, which has to end with its last byte. `produced` is right in any case.
+  // Decodes the whole stream, which must end with its last byte. `produced` is the number of bytes written, also after
+  // an error.
   DZ_HD InflateStatus run() {
     for (bool last = false; !last;) {
       if (at > input.end) return kTruncated;

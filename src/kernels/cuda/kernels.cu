@@ -1,4 +1,4 @@
-// The one translation unit: all kernels go into one fat binary.
+// The only translation unit of the device code: all kernels go into one fat binary.
 #include "assemble.cuh"
 #include "assemble_channels.cuh"
 #include "checksum.cuh"

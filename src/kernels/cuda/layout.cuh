@@ -18,7 +18,7 @@ namespace dz {
 
 constexpr int kMaxDims = 8;
 constexpr uint32_t kTile = 8192;             // elements of a box that one block of dz_assemble moves
-constexpr uint32_t kThreads = 256;           // threads of every block
+constexpr uint32_t kThreads = 256;           // threads of a block of dz_assemble*, dz_checksum and dz_gather
 constexpr uint32_t kGatherTile = 64 * 1024;  // bytes that one block of dz_gather moves
 
 enum DType : int32_t {
@@ -27,9 +27,9 @@ enum DType : int32_t {
 
 enum Source : uint32_t { kChunk, kFill, kPad };
 
-constexpr int32_t kNormTable = 2;  // of Op::has_norm
+constexpr int32_t kNormTable = 2;  // value of Op::has_norm
 
-// Field by field described in src/lib.rs.
+// src/lib.rs describes the fields of all structures.
 struct Op {
   int32_t src_dtype;
   int32_t dst_dtype;

@@ -1,18 +1,19 @@
-// dz_lz4: decodes raw LZ4 blocks with some warps for each, Snappy blocks with one, and copies what is stored.
+// dz_lz4: decodes raw LZ4 blocks with several warps each and raw Snappy blocks with one, and copies stored streams.
 #pragma once
 #include "streams.cuh"
 
 namespace dz {
 
-// Sixteen blocks fit the shared memory of an H100's multiprocessor, four that of the smallest GPU. Matches that reach
-// further are read from the output, at several times the latency.
+// Bytes of recent output in shared memory. With this size, sixteen blocks of threads fit on a multiprocessor of an
+// H100, four on one of the smallest GPU. Matches that reach further back are read from global memory, at several times
+// the latency.
 constexpr uint32_t kLzRing = 8 * 1024;
 
 }  // namespace dz
 
-// Grid: one block of two to four warps for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
-// compressed streams, room for the decoded ones, out: bytes decoded and LzStatus, addresses of the outputs; and the
-// StreamKind of each.
+// Grid: one block of two to four warps for each of the n streams. The arrays have one entry per stream, as nvCOMP's do:
+// address and bytes of the compressed stream, bytes of room for the output; written: bytes decoded and LzStatus;
+// address of the output, and the StreamKind.
 extern "C" __global__ void __launch_bounds__(128)
     dz_lz4(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
            int32_t* statuses, const uint64_t* out, const uint32_t* kinds, uint32_t n) {

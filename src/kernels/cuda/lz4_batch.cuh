@@ -1,4 +1,5 @@
-// Sequences of an LZ4 block by batches: one warp reads the headers of a batch, others write the output of the batch before.
+// Decodes the sequences of an LZ4 block in batches: one warp reads the headers of a batch, while others write the
+// output of the batch before.
 #pragma once
 #include "lz_window.cuh"
 
@@ -6,37 +7,39 @@ namespace dz {
 
 constexpr uint32_t kMinMatch = 4;
 
-// Bytes of a batch's output that come one after the other from one place: the literals of a sequence, or its match. The byte
-// that goes to `at` comes from `at + distance`: of the input for literals, of the batch's output, below 0 where it is before
-// the batch, for a match.
+// A run of a batch's output that is copied from one place: the literals of a sequence, or its match. Byte `at` of the
+// batch's output is a copy of the byte at `at + distance`. For literals this is a position in the input. For a match it
+// is a position in the batch's output; below 0 it is before the batch.
 struct alignas(8) LzRun {
   int32_t distance;
-  uint32_t match;  // where a match starts, and kIsMatch; 0 for literals
+  uint32_t match;  // where the match starts in the batch, combined with kIsMatch; 0 for literals
 };
 constexpr uint32_t kIsMatch = 1u << 31;
 
-// Sequences whose output, at most kBatchBytes, is written together.
+// Most bytes of output of a batch.
 constexpr uint32_t kBatchBytes = 2 * kRound;
 static_assert(kBatchBytes / 32 == kWarp, "a word of `starts` for each lane");
 
+// Sequences whose output is written together.
 struct LzBatch {
-  alignas(16) uint32_t starts[kBatchBytes / 32];  // a bit for each byte of the output with which a run begins
+  alignas(16) uint32_t starts[kBatchBytes / 32];  // one bit per byte of output: a run begins there
   LzRun runs[2 * kWarp];
-  uint32_t count;     // sequences
+  uint32_t count;     // number of sequences; 0: the next sequence doesn't fit into a batch
   uint32_t total;     // bytes of output
-  uint32_t at;        // where they go
-  uint32_t is_wrong;  // whether an offset is
+  uint32_t at;        // position of the output
+  uint32_t is_wrong;  // nonzero: an offset is invalid
 };
 
-// The header of a sequence whose match's length has at most one byte beside the token, and its literals' at most two.
+// The header of a short sequence. The length of its match has at most one byte after the token's nibble, and the length
+// of its literals at most two. Values are positions in the input.
 struct LzHeader {
   uint32_t first;   // where its literals begin
-  uint32_t behind;  // where they end, and its offset begins
+  uint32_t behind;  // where its literals end, and its offset begins
   uint32_t next;    // where the next sequence begins
-  bool is_short;    // it is such a one, as far as the literals' length says
+  bool is_short;    // false: the literals' length has more bytes, so the positions are wrong
 };
 
-// Of the sequence at `pos`, whose first four bytes are `head`. In few steps that wait for each other.
+// Reads the header of the sequence at `pos`, whose first four bytes are `head`. Few of its steps depend on each other.
 DZ_HD LzHeader read_header(uint32_t pos, uint32_t head) {
   const uint32_t literals = head >> 4 & 15, more = head >> 8 & 255, last = head >> 16 & 255;
   const bool has_more = literals == 15, has_last = has_more && more == 255;
@@ -44,17 +47,17 @@ DZ_HD LzHeader read_header(uint32_t pos, uint32_t head) {
   const uint32_t next = behind + ((head & 15) == 15 ? 3 : 2);
   return {pos + 1 + uint32_t(has_more) + uint32_t(has_last), behind, next, !(has_last && last == 255)};
 }
-// What one puts out at most.
+// The most output of a short sequence.
 static_assert((15 + 255 + 254) + (kMinMatch + 15 + 254) <= kBatchBytes, "one of them always fits a batch");
 
-// Where the sequences begin that follow each other from the first on: the i-th in lane i, `count` of them, which are enough for a
-// batch. Those behind one that is not such a sequence are nonsense.
+// Where consecutive sequences begin: `mine` in lane i is the position of sequence i. There are `count` of them, enough
+// for a batch. Positions after the first sequence that isn't short are meaningless.
 struct LzFound {
   uint32_t mine, count;
 };
 
-// Finds long sequences, one after the other. Each step waits for one load: the eight bytes behind the literals hold the offset,
-// what the match's length goes on with, and the next header.
+// Finds long sequences, one after the other. Each step waits for one load: the eight bytes after the literals hold the
+// offset, the rest of the match's length, and the next header.
 template <uint32_t RING>
 DZ_HD LzFound walk(const LzWindow<RING>& w) {
   constexpr uint32_t kSteps = 8;
@@ -73,8 +76,8 @@ DZ_HD LzFound walk(const LzWindow<RING>& w) {
   return found;
 }
 
-// Finds short sequences: each lane reads what a header would be that began at its byte, and then the warp hops from one that is
-// to the next.
+// Finds short sequences. Each lane reads its byte and those after it as if a header began there. Then the warp hops
+// from each true header to the next one.
 template <uint32_t RING>
 DZ_HD LzFound hop(const LzWindow<RING>& w) {
   constexpr uint32_t kRows = 3;
@@ -101,10 +104,11 @@ DZ_HD LzFound hop(const LzWindow<RING>& w) {
   return found;
 }
 
-// Sequences that take more of the input than this, on the average, are walked.
+// Sequences are found by walk() if those of the last batch took more than this many input bytes on average, else by
+// hop().
 constexpr uint32_t kWalked = 10;
 
-// The sum of `value` over this lane and those before.
+// Returns the sum of `value` over this lane and all lanes before it.
 DZ_HD uint32_t lanes_sum(uint32_t value, uint32_t lane) {
   DZ_UNROLL_BY(5)
   for (uint32_t by = 1; by < kWarp; by *= 2) {
@@ -114,11 +118,11 @@ DZ_HD uint32_t lanes_sum(uint32_t value, uint32_t lane) {
   return value;
 }
 
-// Reads the headers of such sequences, as many as there are in the window and fit. w.pos and w.at are behind them. `are_long` is
-// how those of this batch are taken to be, and becomes how they were.
+// Reads the headers of short sequences, as many as lie in the window and fit into a batch. Moves w.pos and w.at behind
+// them. `are_long` tells how to find them (see kWalked); it is set to what was true of this batch.
 //
-// Where a sequence begins is known when the one before has been read, and no sooner. So that comes first, and nothing else is
-// done with it; then each lane reads a header.
+// Where a sequence begins is known only after the header before it was read. So a first pass does only this. Then each
+// lane reads one header.
 template <uint32_t RING>
 DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
   const uint32_t lane = w.lane, most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
@@ -130,7 +134,7 @@ DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
   const uint32_t literals = header.behind - header.first, tail = w.window_bytes(header.behind);
   const uint32_t length = head & 15, more = length == 15 ? tail >> 16 & 255 : 0;
   const bool is_whole = lane < found.count && header.is_short && header.behind + 4 <= end && more != 255;
-  // One that isn't, or is behind such a one, doesn't fit.
+  // A sequence that isn't whole doesn't fit, and so does none after it.
   const uint32_t bytes = is_whole ? literals + kMinMatch + length + more : kBatchBytes + 1;
   const uint32_t until = lanes_sum(bytes, lane);
   const uint32_t count = count_bits(lanes_ballot(until <= most));
@@ -140,7 +144,7 @@ DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
   lanes_sync();
   if (is_taken) {
     const uint32_t start = until - bytes, match = start + literals, offset = tail & 0xffff;
-    // A zero is as wrong as one that is too far.
+    // An offset of 0 is as wrong as one that reaches too far back.
     bad = offset - 1 >= w.produced() + match;
     LzRun* run = batch.runs + lane + count_bits(with_literals & below);
     if (literals > 0) {
@@ -165,7 +169,8 @@ DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
   }
 }
 
-// `x % by` for x below 512, by from 1 on: the quotient is far enough from the next integer for any rounding.
+// Returns `x % by`, for x below 512 and `by` of at least 1. The added 0.5 keeps the quotient far enough from integers
+// for any rounding.
 DZ_HD uint32_t remainder_small(uint32_t x, uint32_t by) {
 #ifdef __CUDA_ARCH__
   return x - uint32_t(__fdividef(float(x) + 0.5f, float(by))) * by;
@@ -174,21 +179,21 @@ DZ_HD uint32_t remainder_small(uint32_t x, uint32_t by) {
 #endif
 }
 
-// Writes a batch that isn't wrong: this warp's part of it, one of `writers`.
+// Writes this warp's part of a batch that isn't wrong. `writers` warps share the work; this one is `writer`.
 //
-// No byte waits for another one of the batch: what is copied from the batch itself is followed to where it came from. A lane
-// makes two bytes at a time, so that what one waits for, the other waits for, too.
+// No byte waits for another byte of the batch: a byte that is copied from within the batch is traced back to its first
+// source. A lane writes two bytes at a time, so that their waiting times overlap.
 template <uint32_t RING>
 DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t writer, uint32_t writers) {
-  // What is further before the batch may be overwritten in the ring, and has left.
+  // Bytes further than this before the batch may be overwritten in the ring. They are in memory already.
   constexpr int32_t kHeld = RING - kBatchBytes;
   constexpr uint32_t kRows = 2, kStep = kRows * kWarp;
   const uint32_t lane = w.lane, until_mine = (2u << lane) - 1, begin = batch.at, total = batch.total;
-  // Of the 32 bytes from 32 * lane on: where runs begin, and how many begin before.
+  // For the 32 bytes of output from 32 * lane on: where runs begin in them, and how many runs begin before them.
   const uint32_t starts = batch.starts[lane], own = count_bits(starts), before = lanes_sum(own, lane) - own;
   for (uint32_t done = writer * kStep; done < total; done += writers * kStep) {
     uint32_t at[kRows], from[kRows], match[kRows];
-    bool is_here[kRows];  // comes from a byte of the batch
+    bool is_here[kRows];  // the byte is a copy of a byte of the batch
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
       const uint32_t word = done / 32 + r, bits = lanes_shuffle(starts, word) & until_mine;
@@ -202,7 +207,7 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
       DZ_UNROLL_BY(2)
       for (uint32_t r = 0; r < kRows; ++r) {
         if (!lanes_ballot(is_here[r])) continue;
-        // One of the `offset` bytes before the match, where that overlaps itself.
+        // If the match overlaps itself, take one of the `offset` bytes before the match.
         const uint32_t start = match[r] & ~kIsMatch, offset = at[r] - from[r];
         const bool overlaps = is_here[r] && from[r] >= start;
         const uint32_t source = overlaps ? start - offset + remainder_small(at[r] - start, offset) : from[r];
@@ -222,7 +227,7 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
     uint32_t byte[kRows];
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      // An index, not a pointer: the compiler has to see that it is shared memory.
+      // An index, not a pointer, so that the compiler sees that this is shared memory.
       const uint32_t place = match[r] != 0 ? kInput + (begin + from[r]) % RING : from[r] % kInput;
       const bool is_far = match[r] != 0 && int32_t(from[r]) < -kHeld, is_one = done + r * kWarp + lane < total;
       byte[r] = !is_one ? 0 : is_far ? w.out[begin + from[r]] : w.buffer[place];

@@ -1,24 +1,25 @@
-// A decoder of raw LZ4 blocks (lz4's lz4_Block_format.md) that trusts nothing: whatever the bytes are, it stays within its
-// input and its output (lz_window.cuh says how strictly), ends, and says how.
+// Decodes raw LZ4 blocks (lz4's lz4_Block_format.md). Trusts nothing: whatever the bytes are, the decoder stays within
+// its input and its output (lz_window.cuh says how strictly), ends, and returns a status.
 //
-// Some warps decode a stream: while the first reads the headers of up to 32 sequences, the others write the output of those
-// before. Sequences with long lengths, and those at the end, the first warp decodes alone, one by one. On the host one warp does
-// all.
+// Several warps decode a stream. The first reads the headers of up to 32 sequences, while the others write the output
+// of the sequences before. The first warp alone decodes sequences with long lengths, and the last ones, one by one. On
+// the host one warp does all.
 #pragma once
 #include "lz4_batch.cuh"
 
 namespace dz {
 
-// What the warps share beside the window.
+// What the warps of a block share, apart from the window.
 struct Lz4Shared {
   LzBatch batches[2];
-  int32_t status;  // of the sequence that was decoded last
+  int32_t status;  // status of the last sequence that was decoded alone
 };
 
-// The status of a sequence that others follow.
+// Status of a sequence that is not the last one.
 constexpr int32_t kLzGoesOn = -1;
 
-// What a warp does: it reads headers, or it writes its part of each batch, one of `writers`. On the host one warp does both.
+// The role of a warp: it reads headers, or it writes its part of each batch, as number `writer` of `writers` warps. On
+// the host one warp does both.
 struct LzWarp {
   bool reads, writes;
   uint32_t writer, writers;
@@ -41,7 +42,8 @@ DZ_HD void all_warps_sync() {
 #endif
 }
 
-// Takes the bytes after a full nibble, and adds them to `length`. False if the input ends, or no length can be as long.
+// Reads the bytes of a length that follow a nibble of 15, and adds them to `length`. Returns false if the input ends,
+// or if the length is more than kLzMost.
 template <uint32_t RING>
 DZ_HD bool read_length(LzWindow<RING>& w, uint32_t& length) {
   for (;;) {
@@ -52,7 +54,7 @@ DZ_HD bool read_length(LzWindow<RING>& w, uint32_t& length) {
       w.take();
       return true;
     }
-    // A long run of them: 32 at once.
+    // Count up to 32 bytes of 255 at once.
     const bool ends = w.lane >= w.left() || w.input(w.pos + w.lane) != 255;
     const uint32_t stop = lanes_ballot(ends);
     const uint32_t full = stop ? lowest_bit(stop) : kWarp;
@@ -62,7 +64,7 @@ DZ_HD bool read_length(LzWindow<RING>& w, uint32_t& length) {
   }
 }
 
-// Decodes a sequence of any length, by one warp.
+// Decodes a sequence of any length, by one warp. Returns an LzStatus, or kLzGoesOn if another sequence follows.
 template <uint32_t RING>
 DZ_HD int32_t lz4_sequence(LzWindow<RING>& w) {
   if (w.left() == 0) return kLzTruncated;
@@ -84,10 +86,10 @@ DZ_HD int32_t lz4_sequence(LzWindow<RING>& w) {
   return kLzGoesOn;
 }
 
-// Decodes batches until there is none; then w.at is behind them in all warps. False if a sequence is wrong: w.at is where its
-// batch begins.
+// Decodes batches until the next sequence fits into none. Then w.at is behind the last batch, in all warps. Returns
+// false if a sequence is wrong; w.at is then where its batch begins.
 //
-// What a batch is before leaves the ring while the batch is written.
+// While a batch is written to the ring, whole rounds of the output before it are copied from the ring to memory.
 template <uint32_t RING>
 DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
   const LzWarp warp = this_warp();
@@ -114,10 +116,10 @@ DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
   }
 }
 
-// Decodes a whole block. Its output is in w.out, and the last of it in the ring.
+// Decodes a whole LZ4 block. Its output is then in w.out, and the last bytes of it still in the ring.
 template <uint32_t RING>
 DZ_HD LzStatus lz4_sequences(LzWindow<RING>& w, Lz4Shared& shared) {
-  bool are_long = true;  // the sequences, most lately
+  bool are_long = true;  // whether the sequences of the last batch were long
   for (;;) {
     if (!lz4_batches(w, shared, are_long)) return kLzCorrupt;
     if (this_warp().reads) {

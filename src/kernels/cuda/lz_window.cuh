@@ -1,52 +1,53 @@
-// What decoders of the LZ77 family share: a warp reads a stream through a small window, and writes its output through a
-// ring that matches are copied from.
+// Input and output of LZ77 decoders. A warp reads a stream through a small window, and writes its output through a
+// ring. Matches are copied from the ring.
 //
-// Both are in shared memory, which is ten times nearer than the rest: one stream's speed is how long each of its many
-// short, dependent steps takes. Input arrives in rounds of 1,024 bytes, the next of which is always on its way; output
-// leaves in rounds of 512 bytes. Matches that reach beyond the ring are read from the output itself.
+// Window and ring are in shared memory, whose latency is a tenth of global memory's. This decides the speed, because
+// decoding a stream is a chain of many short, dependent steps. Input is loaded in rounds of 1,024 bytes; the next round
+// is always on its way. Output leaves the ring for global memory in rounds of 512 bytes. Matches that reach back beyond
+// the ring are read from the output in global memory.
 //
-// Nothing is written outside the output. Nothing is read outside the input but what shares an aligned word of four
-// bytes with it. Callers check every length and offset before they hand it in.
+// Nothing is written outside the output. Outside the input, only bytes that share an aligned word of four bytes with it
+// are read. Callers check every length and offset before they pass it.
 #pragma once
 #include "warp.cuh"
 
 namespace dz {
 
-// Statuses, with the numbers that nvCOMP has for the same things.
+// Statuses, with nvCOMP's numbers for the same conditions.
 enum LzStatus : int32_t { kLzDone = 0, kLzCorrupt = 12, kLzTooLong = 15, kLzTruncated = 20 };
 
-constexpr uint32_t kRound = 512;          // bytes that a warp writes at once: 16 a lane
-constexpr uint32_t kAhead = 2 * kRound;   // bytes that it loads at once
-constexpr uint32_t kInput = 4 * kAhead;   // the input's window
-constexpr uint64_t kLzMost = 0x7fffffff;  // bytes of a stream, encoded or decoded: positions fit 32 bits
+constexpr uint32_t kRound = 512;          // bytes that a warp writes at once: 16 per lane
+constexpr uint32_t kAhead = 2 * kRound;   // bytes that a warp loads at once
+constexpr uint32_t kInput = 4 * kAhead;   // bytes of the input's window
+constexpr uint64_t kLzMost = 0x7fffffff;  // most bytes of a stream, encoded or decoded, so that positions fit 32 bits
 
 struct alignas(16) Bytes16 {
   uint32_t word[4];
 };
 
-// Positions in input and output count from the aligned 16 bytes that hold the first byte. All lanes have the same
-// values but for `lane` and `ahead`.
+// Positions in input and output count from the last multiple of 16 at or before the first byte. All lanes have the same
+// values, except `lane` and `ahead`.
 template <uint32_t RING>
 struct LzWindow {
   static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave, and a batch, fit the ring");
   static constexpr uint32_t kBytes = kInput + RING;     // the window, then the ring
-  static constexpr uint32_t kNear = RING - 2 * kRound;  // the furthest match that is in the ring for every kind of step
+  static constexpr uint32_t kNear = RING - 2 * kRound;  // greatest match distance in the ring, for every kind of step
 
   uint8_t* buffer;
   uint32_t lane;
 
   const uint8_t* in;
   uint32_t in_begin, in_end;
-  uint32_t pos;     // of the next byte
-  uint32_t loaded;  // the window holds the kInput bytes before it
-  Bytes16 ahead[2];  // this lane's part of the round after that
+  uint32_t pos;     // position of the next input byte
+  uint32_t loaded;  // the window holds the kInput bytes before this position
+  Bytes16 ahead[2];  // this lane's part of the next round of input, from `loaded` on
 
   uint8_t* out;
   uint32_t out_begin, out_end;
-  uint32_t at;       // of the next byte
-  uint32_t flushed;  // what is before it has left the ring
+  uint32_t at;       // position of the next output byte
+  uint32_t flushed;  // output before this position was copied from the ring to `out`
 
-  // `memory` has kBytes, aligned to 16. Nothing is loaded before seek(in_begin).
+  // `memory` has kBytes bytes, aligned to 16. Loads nothing: call seek(in_begin) before reading input.
   DZ_HD void open(uint8_t* memory, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity, uint32_t my_lane) {
     buffer = memory;
     lane = my_lane;
@@ -64,7 +65,7 @@ struct LzWindow {
   DZ_HD uint32_t room() const { return out_end - at; }
   DZ_HD uint32_t produced() const { return at - out_begin; }
 
-  // This lane's 16 bytes of the 512 at `from`, with zeros for what is outside the input.
+  // Returns this lane's 16 bytes of the 512 at `from`, with zeros for bytes outside the input.
   DZ_HD Bytes16 load_part(uint32_t from) const {
     const uint32_t first = from + 16 * lane;
     if (first >= in_begin && first < in_end && in_end - first >= 16) {
@@ -95,8 +96,8 @@ struct LzWindow {
     refill();
   }
 
-  // Has more than kAhead bytes from `pos` on in the window, or all that there are. What is up to 2 * kAhead bytes before `pos`
-  // stays.
+  // Fills the window, so that it holds more than kAhead bytes from `pos` on. Up to 2 * kAhead bytes before `pos` stay
+  // in it.
   DZ_HD void refill() {
     while (loaded - pos <= kAhead || loaded <= pos) {
       lanes_sync();
@@ -108,16 +109,16 @@ struct LzWindow {
     }
   }
 
-  // The byte at `from`, which the window holds.
+  // Returns the input byte at `from`, which must be in the window.
   DZ_HD uint32_t input(uint32_t from) const { return buffer[from % kInput]; }
 
-  // Four bytes of the window from `from` on.
+  // Returns four bytes of the window from `from` on.
   DZ_HD uint32_t window_bytes(uint32_t from) const {
     constexpr uint32_t kWord = kInput - 4;
     return joined(buffer + (from & kWord), buffer + ((from + 4) & kWord), from & 3);
   }
 
-  // Takes the byte at `pos`, with a window that is full.
+  // Takes the byte at `pos`, and keeps the window filled.
   DZ_HD uint32_t take() {
     const uint32_t value = input(pos++);
     if (loaded - pos <= kAhead) refill();
@@ -126,7 +127,8 @@ struct LzWindow {
 
   DZ_HD uint8_t* ring(uint32_t position) const { return buffer + kInput + position % RING; }
 
-  // Bytes from `from` to `limit` leave the ring: this warp's part of them, one of `warps`.
+  // Copies the bytes from `from` to `limit` from the ring to the output. `warps` warps share the work; this one is
+  // `warp`.
   DZ_HD void flush(uint32_t from, uint32_t limit, uint32_t warp = 0, uint32_t warps = 1) const {
     for (uint32_t cell = (from & ~15u) + 16 * (kWarp * warp + lane); cell < limit; cell += 16 * kWarp * warps) {
       const uint32_t first = cell < from ? from : cell;
@@ -138,13 +140,14 @@ struct LzWindow {
     }
   }
 
-  // Where output that has not left begins once what is before `to` is settled.
+  // Returns the position up to which whole rounds of output can leave the ring, if the output before `to` is complete.
   DZ_HD uint32_t settled(uint32_t to) const {
     const uint32_t whole = to & ~(kRound - 1);
     return whole < out_begin ? out_begin : whole;
   }
 
-  // Whole rounds leave. Lanes see what was written before, in the ring and in the output.
+  // Copies whole rounds of finished output from the ring to memory. After it, all lanes see what was written before, in
+  // the ring and in the output.
   DZ_HD void settle() {
     lanes_sync();
     const uint32_t whole = settled(at);
@@ -155,14 +158,14 @@ struct LzWindow {
     }
   }
 
-  // All that is in the ring leaves.
+  // Copies the rest of the ring to the output.
   DZ_HD void finish() {
     lanes_sync();
     flush(flushed, at);
     flushed = at;
   }
 
-  // Four bytes of the ring or the output from `from` on.
+  // Returns four bytes of output from `from` on: from the ring if `near`, else from memory.
   DZ_HD uint32_t output_word(uint32_t from, bool near) const {
     if (!near) {
       const uint8_t* bytes = out + from;
@@ -171,22 +174,24 @@ struct LzWindow {
     return joined(ring(from & ~3u), ring((from & ~3u) + 4), from & 3);
   }
 
-  // Four bytes of the input from `from` on.
+  // Returns four bytes of the input from `from` on, from memory.
   DZ_HD uint32_t input_word(uint32_t from) const {
     const uint8_t* low = in + (from & ~3u);
     return joined(low, from & 3 ? low + 4 : low, from & 3);
   }
 
-  // Bytes `skip` and on of two aligned words.
+  // Returns four bytes of two aligned words, from byte `skip` (0 to 3) on.
   DZ_HD static uint32_t joined(const uint8_t* low, const uint8_t* high, uint32_t skip) {
     const uint32_t a = *reinterpret_cast<const uint32_t*>(low), b = *reinterpret_cast<const uint32_t*>(high);
     return shift_out(b, a, skip * 8);
   }
 
-  // `n` literals: at most left() and room(). What was written before is settled, and this is.
+  // Copies n literals from the input to the output. n is at most left() and room(). Output is settled before and after
+  // it.
   DZ_HD void copy_literals(uint32_t n) {
     while (n >= 2 * kRound) {
-      // Past the window. First up to an aligned word of the output, then eight words a lane, all on their way at once.
+      // A long copy doesn't go through the window. First copy up to an aligned word of the output. Then copy eight
+      // words per lane at a time, all of them in flight at once.
       const uint32_t skew = (0 - at) & 3;
       if (lane < skew) *ring(at + lane) = in[pos + lane];
       advance(skew);
@@ -219,10 +224,11 @@ struct LzWindow {
     at += n;
   }
 
-  // A match: `offset` from 1 to produced(), `n` at most room(). What was written before is settled, and this is.
+  // Copies a match of n bytes. `offset` is from 1 to produced(), n at most room(). Output is settled before and after
+  // it.
   DZ_HD void copy_match(uint32_t offset, uint32_t n) {
     if (offset >= n && n <= kRound) {
-      // All of it is there already.
+      // The match doesn't overlap its source, which is complete.
       const bool near = offset <= kNear;
       for (uint32_t i = lane; i < n; i += kWarp) *ring(at + i) = near ? *ring(at - offset + i) : out[at - offset + i];
       at += n;
@@ -230,7 +236,9 @@ struct LzWindow {
       return;
     }
     uint32_t written = 0;
-    uint32_t period = offset;  // a multiple of `offset`: the output repeats itself, and longer periods go in longer steps
+    // Distance to copy from, a multiple of `offset`: the output repeats itself, and a longer period allows longer
+    // steps.
+    uint32_t period = offset;
     while (n > 0) {
       if (period < kRound && written >= period) {
         const uint32_t whole = (offset + written) / offset * offset;
@@ -252,7 +260,7 @@ struct LzWindow {
         *reinterpret_cast<uint32_t*>(ring(at + 4 * lane)) = word;
         step = 4 * kWarp;
       } else {
-        // Ends at an aligned word, if it doesn't end before.
+        // Ends at an aligned word, or where the match ends.
         step = kWarp - at % 4;
         step = n < step ? n : step;
         const uint32_t from = at - period + (lane < period ? lane : lane % period);

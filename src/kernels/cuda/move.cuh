@@ -1,4 +1,4 @@
-// How a block moves one tile of a box whose source, if it has one, lies in memory in its true order.
+// A block of threads moves one tile of a box. The source, if there is one, isn't shuffled.
 #pragma once
 #include "box.cuh"
 #include "element.cuh"
@@ -9,14 +9,15 @@ struct alignas(16) Vec16 {
   uint64_t lo, hi;
 };
 
-// How the bytes of the elements in a unit are reversed: within words by a selector, and for 8-byte elements also
-// the two words of each. Decided at run time, since a byte permutation costs next to nothing beside the memory access.
+// How to reverse the bytes of the elements in a unit: within words by `selector`; for 8-byte elements also `exchange`
+// the two words of each. Decided at run time, because a byte permutation costs almost nothing compared with the memory
+// access.
 struct Reorder {
   uint32_t selector;
   bool exchange;
 };
 
-// `size`: the elements' size; 1 for the order as it is.
+// `size`: bytes of an element; 1 leaves the order unchanged.
 __device__ __forceinline__ Reorder reorder_for(int size) {
   return {size == 1 ? 0x3210u : size == 2 ? 0x2301u : 0x0123u, size == 8};
 }
@@ -32,13 +33,14 @@ __device__ __forceinline__ uint64_t reorder(uint64_t v, Reorder r) {
 
 __device__ __forceinline__ Vec16 reorder(Vec16 v, Reorder r) { return {reorder(v.lo, r), reorder(v.hi, r)}; }
 
-// The units of one tile: where the i-th of them lies, in units from the box's first.
+// The units of one tile: unit i of the tile is unit `first` + i of the box.
 struct Tile {
   uint64_t first;
   uint32_t count;
 };
 
-// One dimension, with any strides: the common case once dimensions are merged, and the cheapest to walk.
+// Walks a box of one dimension with any strides. This is the common case after dimensions were merged, and cheap to
+// walk.
 struct Line {
   int64_t src, dst, src_stride, dst_stride;
   __device__ Line(const Box& box, const Tile& tile)
@@ -52,14 +54,14 @@ struct Line {
   }
 };
 
-// One dimension, side by side in source and output.
+// Walks a box of one dimension that is contiguous in source and output.
 struct Run {
   int64_t first;
   __device__ Run(const Box&, const Tile& tile) : first(int64_t(tile.first)) {}
   __device__ void operator()(uint32_t i, int64_t& from, int64_t& to) const { from = to = first + i; }
 };
 
-// Any box.
+// Walks any box.
 struct Grid {
   const Box& box;
   uint64_t first;
@@ -67,8 +69,8 @@ struct Grid {
   __device__ void operator()(uint32_t i, int64_t& from, int64_t& to) const { locate(box, first + i, from, to); }
 };
 
-// Reads every unit of the tile from `src` (a pointer, or what is indexed as one), UNROLL of them in flight for each
-// thread, and writes what `convert` makes of it.
+// Reads every unit of the tile from `src` (a pointer, or an object that is indexed like one), converts it by `convert`,
+// and writes it. Each thread has UNROLL units in flight.
 template <uint32_t UNROLL, class In, class Walk, class Src, class Out, class Convert>
 __device__ __forceinline__ void move_units(Walk walk, uint32_t count, const Src& src, Out* dst, Convert convert) {
   for (uint32_t i = threadIdx.x; i < count; i += UNROLL * kThreads) {
@@ -110,7 +112,7 @@ __device__ __forceinline__ void fill_units(const Box& box, Unit* dst, Unit value
   }
 }
 
-// `bits` repeated over 8 bytes.
+// Returns `bits`, of `size` bytes, repeated to 8 bytes.
 __device__ __forceinline__ uint64_t repeat(uint64_t bits, int size) {
   if (size == 1) bits *= 0x0101010101010101ull;
   if (size == 2) bits *= 0x0001000100010001ull;
@@ -136,7 +138,8 @@ __device__ __forceinline__ void store(uint64_t base, int64_t at, uint64_t bits, 
   }
 }
 
-// Types that are known at compile time, for which the switches over types vanish; for operations that aren't rare.
+// Converts a tile, for types known at compile time, so that no switches over types remain, and for operations that
+// aren't rare.
 template <uint32_t UNROLL, int32_t SRC, class In, int32_t DST, class Out, class Src, class Nans>
 __device__ __forceinline__ void convert_units(const Box& box, const Src& src, const Job& job, const Op& shared_op,
                                               const Tile& tile, Nans& nans) {
@@ -153,7 +156,7 @@ __device__ __forceinline__ void convert_units(const Box& box, const Src& src, co
   }
 }
 
-// Any types.
+// Converts a tile of any types.
 template <class Nans>
 __device__ __forceinline__ void convert_elements(const Box& box, const Job& job, const Op& op, const Tile& tile,
                                                  Nans& nans) {

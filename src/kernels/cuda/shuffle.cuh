@@ -1,7 +1,7 @@
-// Where the bytes of a shuffled chunk lie, and how elements are put together from them: one at a time, or in units of
-// neighbours from wide loads. What the permutations are is said at Shuffle in src/lib.rs.
+// Finds the bytes of a shuffled chunk, and puts elements together from them: one at a time, or in units of neighbours
+// from wide loads. src/lib.rs defines the permutations (Shuffle).
 //
-// Blosc limits a chunk to 2^31 bytes, so positions in it fit 32 bits. All of it also runs on the host, for tests.
+// Blosc limits a chunk to 2^31 bytes, so positions in it fit 32 bits. Everything here also runs on the host, for tests.
 #pragma once
 #include <cstring>
 
@@ -9,7 +9,8 @@
 
 namespace dz {
 
-// Division by a number that many threads share, by multiplication: rounded down, the product is at most one too small.
+// Divides by a number that many threads share, by multiplication with its rounded-down inverse. The quotient is at most
+// one too small, which divide() corrects.
 struct Divider {
   uint32_t by;
   uint32_t inverse;
@@ -31,7 +32,8 @@ DZ_HD uint32_t divide(uint32_t a, Divider d, uint32_t& rest) {
   return q;
 }
 
-// Bytes of `a`, `b` (numbered from 0 to 7) as the digits of `selector` choose them.
+// Picks four of the bytes of `a` (numbers 0 to 3) and `b` (4 to 7), by the hexadecimal digits of `selector`, lowest
+// first.
 DZ_HD uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDA_ARCH__
   return __byte_perm(a, b, selector);
@@ -45,31 +47,31 @@ DZ_HD uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
 
 // How the kernel may read a box from a shuffled chunk.
 enum Reach : uint32_t {
-  kBytes,     // byte by byte: the shuffle's elements aren't those of the array, or begin elsewhere
-  kElements,  // element by element: they are
-  kUnits,     // as many neighbouring elements at once as unit_of() says, in the source as in the output
+  kBytes,     // byte by byte: the elements of the shuffle aren't those of the array, or begin elsewhere
+  kElements,  // element by element: the elements of the shuffle are those of the array
+  kUnits,     // unit_of() neighbouring elements at once, which are neighbours in source and output
 };
 
 // A shuffled chunk, ready to be read.
 struct Shuffled {
   const uint8_t* data;
   uint32_t nbytes;
-  uint32_t last_block;  // its index
-  uint32_t full;        // elements of the shuffle in a block
-  uint32_t last;        // and in the last block
+  uint32_t last_block;  // index of the last block
+  uint32_t full;        // elements of the shuffle in each other block
+  uint32_t last;        // elements of the shuffle in the last block
   uint32_t bits;        // nonzero: bits are shuffled
-  uint32_t first;       // the box's first element: in elements of the array if the reach isn't kBytes, else in bytes
+  uint32_t first;       // position of the box's first element: in bytes for kBytes, otherwise in elements
   Reach reach;
-  Divider block;     // bytes of a block
-  Divider elements;  // `full`
-  Divider type;      // typesize
+  Divider block;     // divides by the bytes of a block
+  Divider elements;  // divides by `full`
+  Divider type;      // divides by typesize
 };
 
-// Elements in a unit.
+// Returns the number of elements in a unit; `bits` nonzero: bits are shuffled.
 DZ_HD uint32_t unit_of(uint32_t bits) { return bits ? 8 : 4; }
 
-// The chunk of `job`, whose array has elements of `size` bytes. `copied`: nothing but the order of an element's bytes
-// changes on the way, so that whole units can be stored.
+// Prepares the chunk of `job` for reading. The array has elements of `size` bytes. `copied`: the job changes at most
+// the order of an element's bytes, so that whole units can be stored.
 DZ_HD Shuffled open_shuffled(const Job& job, const Box& box, uint32_t size, bool copied) {
   const Layout& l = job.layout;
   Shuffled s;
@@ -88,7 +90,8 @@ DZ_HD Shuffled open_shuffled(const Job& job, const Box& box, uint32_t size, bool
   s.first /= size;
   s.reach = kElements;
   const uint32_t unit = unit_of(s.bits), store = unit * size < 16 ? unit * size : 16;
-  // Units never straddle blocks, and in a shuffled block lie side by side in each plane, aligned for wide loads.
+  // Units must not cross blocks. In a shuffled block their elements must be contiguous in each plane, and aligned for
+  // wide loads.
   uint64_t odd = box.extent[0] | s.first | (s.last_block ? s.full : 0);
   for (uint32_t d = 1; d < box.ndim; ++d) odd |= uint64_t(box.src[d] | box.dst[d]);
   if (!s.bits) odd |= s.last | job.src;
@@ -97,13 +100,13 @@ DZ_HD Shuffled open_shuffled(const Job& job, const Box& box, uint32_t size, bool
   return s;
 }
 
-// The byte that is at `at` in true order.
+// Returns the byte at position `at` of the true order.
 DZ_HD uint32_t byte_of(const Shuffled& s, uint32_t at) {
   uint32_t in_block, j;
   const uint32_t block = divide(at, s.block, in_block);
   const uint32_t n = block == s.last_block ? s.last : s.full;
   const uint32_t i = divide(in_block, s.type, j);
-  if (i >= n) return s.data[at];  // behind the last whole element
+  if (i >= n) return s.data[at];  // after the block's last whole element
   const uint8_t* data = s.data + (at - in_block);
   if (!s.bits) return data[j * n + i];
   if (n % 8) return s.data[at];
@@ -112,18 +115,18 @@ DZ_HD uint32_t byte_of(const Shuffled& s, uint32_t at) {
   return byte;
 }
 
-// `size` bytes from `at` on, as a little-endian number.
+// Returns `size` bytes from position `at` of the true order on, as a little-endian number.
 DZ_HD uint64_t bytes_of(const Shuffled& s, uint32_t at, uint32_t size) {
   uint64_t value = 0;
   for (uint32_t k = 0; k < size; ++k) value |= uint64_t(byte_of(s, at + k)) << 8 * k;
   return value;
 }
 
-// Where array element `at` is: its block, the elements of that, and its number among them. Not for kBytes.
+// Where array element `at` lies. Not for kBytes.
 struct Spot {
-  const uint8_t* block;
-  uint32_t n;
-  uint32_t i;
+  const uint8_t* block;  // address of its block
+  uint32_t n;            // elements in the block
+  uint32_t i;            // index of the element in the block
 };
 
 DZ_HD Spot spot_of(const Shuffled& s, uint32_t at) {
@@ -134,7 +137,7 @@ DZ_HD Spot spot_of(const Shuffled& s, uint32_t at) {
   return spot;
 }
 
-// Array element `at`, of type In. Not for kBytes.
+// Returns array element `at`, of type In. Not for kBytes.
 template <class In, bool BITS>
 DZ_HD In element_of(const Shuffled& s, uint32_t at) {
   const Spot spot = spot_of(s, at);
@@ -154,7 +157,7 @@ DZ_HD In element_of(const Shuffled& s, uint32_t at) {
   return value;
 }
 
-// The array's element that is `from` elements from the box's first, of `size` bytes. For any reach.
+// Returns the array's element of `size` bytes that is `from` elements from the box's first. For any reach.
 DZ_HD uint64_t any_of(const Shuffled& s, int64_t from, uint32_t size) {
   if (s.reach == kBytes) return bytes_of(s, s.first + uint32_t(from) * size, size);
   const Spot spot = spot_of(s, s.first + uint32_t(from));
@@ -171,7 +174,7 @@ DZ_HD uint64_t any_of(const Shuffled& s, int64_t from, uint32_t size) {
   return value;
 }
 
-// The unit of four elements from `at` on: their bytes in true order. Word j of what is loaded has byte j of each.
+// Loads the four elements from `at` on, in true order. plane[j] holds byte j of each element.
 template <class In>
 DZ_HD void unit_from_bytes(const Shuffled& s, uint32_t at, uint32_t (&out)[sizeof(In)]) {
   const Spot spot = spot_of(s, at);
@@ -189,7 +192,7 @@ DZ_HD void unit_from_bytes(const Shuffled& s, uint32_t at, uint32_t (&out)[sizeo
       out[0] = low;
       out[1] = high;
     } else {
-      constexpr uint32_t kWords = sizeof(In) / 4;  // of an element
+      constexpr uint32_t kWords = sizeof(In) / 4;  // words of an element
       const uint32_t low2 = pick_bytes(plane[(j + 2) % sizeof(In)], plane[(j + 3) % sizeof(In)], 0x5140);
       const uint32_t high2 = pick_bytes(plane[(j + 2) % sizeof(In)], plane[(j + 3) % sizeof(In)], 0x7362);
       out[0 * kWords + j / 4] = pick_bytes(low, low2, 0x5410);
@@ -200,8 +203,8 @@ DZ_HD void unit_from_bytes(const Shuffled& s, uint32_t at, uint32_t (&out)[sizeo
   }
 }
 
-// Eight bytes of eight bits each, transposed: bit i of byte b becomes bit b of byte i. Squares of 1, 2 and 4 bits
-// change places across the diagonal.
+// Transposes a matrix of 8 by 8 bits: bit i of byte b becomes bit b of byte i. Squares of 1, then 2, then 4 bits are
+// exchanged across the diagonal.
 DZ_HD uint64_t transpose_bits(uint64_t x) {
   uint64_t t = (x ^ x >> 7) & 0x00aa00aa00aa00aaull;
   x ^= t ^ t << 7;
@@ -211,7 +214,7 @@ DZ_HD uint64_t transpose_bits(uint64_t x) {
   return x ^ t ^ t << 28;
 }
 
-// The unit of eight elements from `at` on: their bytes in true order.
+// Loads the eight elements from `at` on, in true order.
 template <class In>
 DZ_HD void unit_from_bits(const Shuffled& s, uint32_t at, uint32_t (&out)[2 * sizeof(In)]) {
   const Spot spot = spot_of(s, at);

@@ -1,10 +1,10 @@
-// A decoder of raw Snappy blocks (snappy's format_description.txt) that trusts nothing, as lz4_core.cuh.
+// Decodes raw Snappy blocks (snappy's format_description.txt). Trusts nothing, as lz4_core.cuh.
 #pragma once
 #include "lz_window.cuh"
 
 namespace dz {
 
-// Takes `n` bytes (1 to 4), of which there are enough, as a little-endian number.
+// Takes n bytes (1 to 4) as a little-endian number. At least n must be left.
 template <uint32_t RING>
 DZ_HD uint32_t take_number(LzWindow<RING>& w, uint32_t n) {
   uint32_t value = 0;
@@ -12,10 +12,10 @@ DZ_HD uint32_t take_number(LzWindow<RING>& w, uint32_t n) {
   return value;
 }
 
-// Decodes a whole block. Its output is in w.out, all that was produced.
+// Decodes a whole Snappy block by one warp.
 template <uint32_t RING>
 DZ_HD LzStatus snappy_elements(LzWindow<RING>& w) {
-  // The decoded length before the elements, seven bits a byte.
+  // The decoded length comes before the elements, seven bits per byte.
   uint64_t length = 0;
   for (uint32_t shift = 0;; shift += 7) {
     if (w.left() == 0) return kLzTruncated;
@@ -31,7 +31,7 @@ DZ_HD LzStatus snappy_elements(LzWindow<RING>& w) {
     const uint32_t extra = kind == 0 ? (tag >> 2 < 60 ? 0 : (tag >> 2) - 59) : kind == 3 ? 4 : kind;
     if (extra > w.left()) return kLzTruncated;
     if (kind == 0) {
-      // One more than the number: 2^32 in the worst case, which is too long, as is what is one less.
+      // The stored number is the length less 1. So compare it with >=: the length itself could be 2^32.
       const uint32_t less = extra == 0 ? tag >> 2 : take_number(w, extra);
       if (less >= w.room()) return kLzTooLong;
       if (less >= w.left()) return kLzTruncated;

@@ -1,4 +1,4 @@
-// One stream of any of the kinds that a chunk of Blosc is made of and that are decoded by LZ77 alone.
+// Decodes one stream of a Blosc chunk: LZ4, Snappy or stored bytes, the kinds without entropy coding.
 #pragma once
 #include "lz4_core.cuh"
 #include "snappy_core.cuh"
@@ -8,7 +8,7 @@ namespace dz {
 // Mirrored by StreamKind of src/lib.rs.
 enum StreamKind : uint32_t { kLz4Block, kSnappyBlock, kStored };
 
-// A plain copy, by words where output and input have whole ones.
+// Copies n bytes by one warp: aligned 16 bytes of output at a time, the ends byte by byte.
 DZ_HD void copy_stored(const uint8_t* in, uint8_t* out, uint32_t n, uint32_t lane) {
   uint32_t head = uint32_t(0 - reinterpret_cast<uintptr_t>(out)) & 15;
   head = head < n ? head : n;
@@ -25,7 +25,7 @@ DZ_HD void copy_stored(const uint8_t* in, uint8_t* out, uint32_t n, uint32_t lan
     for (uint32_t k = 0; k < kCells; ++k) {
       const uint32_t at = cell + k * kWarp;
       if (at >= cells) break;
-      // With a skew of zero, the word behind could be behind the input.
+      // With a skew of zero the fifth word isn't needed, and might lie beyond the input.
       const uint32_t last = from[4 * at + (skew ? 4 : 3)];
       const uint32_t words[5] = {from[4 * at], from[4 * at + 1], from[4 * at + 2], from[4 * at + 3], last};
       DZ_UNROLL_BY(4)
@@ -47,15 +47,15 @@ DZ_HD void copy_stored(const uint8_t* in, uint8_t* out, uint32_t n, uint32_t lan
   for (uint32_t i = 16 * cells + lane; i < n; i += kWarp) out[i] = in[i];
 }
 
-// Of one stream; in shared memory on the device.
+// Memory for decoding one stream; in shared memory on the device.
 template <uint32_t RING>
 struct LzBuffers {
   alignas(16) uint8_t bytes[LzWindow<RING>::kBytes];
   Lz4Shared lz4;
 };
 
-// Decodes a whole stream, which has to end with its last byte. `produced` is right in any case. By two warps; what they return
-// is that of the first.
+// Decodes a whole stream, which must end with its last byte. Sets `produced` to the bytes written, also after an error.
+// All warps of a block call it; only the first warp's return value and `produced` count.
 template <uint32_t RING>
 DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out,
                              uint64_t capacity, uint64_t& produced, uint32_t lane) {

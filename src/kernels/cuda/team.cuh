@@ -1,14 +1,15 @@
-// The threads of a block, for code that goes by steps: each thread does its part of a step, and what it wrote, all read
-// in the next. On the host the threads of a step go one after the other, so that such code is tested without a GPU.
+// The threads of a block, for code that is divided into steps. Each thread does its part of a step. In the next step
+// all threads see what it wrote. On the host the threads of a step run one after the other, so that tests need no GPU.
 //
-// A step gets its thread's number and may keep nothing for the next but in shared memory and in a PerThread. What is computed
-// between steps is the same in all threads. A step must not write what was read since the step before it.
+// A step gets the thread's number. It may pass values to the next step only in shared memory and in a PerThread. Code
+// between steps computes the same in all threads. A step must not write memory that the code since the previous step
+// reads.
 #pragma once
 #include "layout.cuh"
 
 namespace dz {
 
-// A value of each thread, which lasts from step to step.
+// One value per thread, kept from step to step.
 template <class T, uint32_t THREADS>
 class PerThread {
 #ifdef __CUDA_ARCH__
@@ -36,7 +37,7 @@ struct Team {
 #endif
   }
 
-  // How many of the threads' steps return true.
+  // Returns the number of threads whose step returns true.
   template <class Step>
   DZ_HD uint32_t count(Step step) const {
 #ifdef __CUDA_ARCH__
@@ -57,7 +58,8 @@ struct Team {
 #endif
   }
 
-  // Replaces each of the THREADS values by the sum of those up to it. `scratch` has a place for each warp.
+  // Inclusive prefix sum: replaces each of the THREADS values by the sum of all values up to and including it.
+  // `scratch` has room for one value per warp.
   DZ_HD void sum_up(uint64_t* values, uint64_t* scratch) const {
 #ifdef __CUDA_ARCH__
     const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32;
@@ -78,7 +80,7 @@ struct Team {
   }
 };
 
-// The smaller of what is there and the value goes there.
+// Sets *at to the smaller of *at and `value`; atomic on the device.
 DZ_HD void lower_to(uint32_t* at, uint32_t value) {
 #ifdef __CUDA_ARCH__
   atomicMin(at, value);

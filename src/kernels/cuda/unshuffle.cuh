@@ -1,8 +1,8 @@
-// How a block moves one tile of a box whose source is a shuffled chunk.
+// A block of threads moves one tile of a box whose source is a shuffled chunk.
 //
-// Neighbouring elements lie side by side in each plane of bytes or bits, so that neighbouring threads read neighbouring
-// bytes of a plane, and a decoded byte comes from memory once. Plain copies of long rows take units of elements with wider
-// loads; the other common cases go element by element, and what is left, at a lower rate, byte by byte.
+// Neighbouring elements are neighbours in each plane of bytes or bits. So neighbouring threads read neighbouring bytes
+// of a plane, and each decoded byte is loaded from memory once. Plain copies of long rows move units of several
+// elements with wider loads. Other common cases go element by element. All others go byte by byte, which is slower.
 #pragma once
 #include "move.cuh"
 #include "shuffle.cuh"
@@ -30,7 +30,8 @@ __device__ __forceinline__ void load_unit(const Shuffled& s, uint32_t at, uint32
   unit_from_bits<In>(s, at, out);
 }
 
-// Units of as many words as four (bytes) or eight (bits) elements have, UNROLL of them in flight for each thread.
+// Copies a tile in units of four elements (byte shuffle) or eight (bit shuffle). Each thread has UNROLL units in
+// flight.
 template <class In, bool BITS, uint32_t UNROLL>
 __device__ __forceinline__ void copy_shuffled_units(const Box& box, const Shuffled& shared, const Job& job,
                                                     Reorder order, const Tile& tile) {
@@ -96,7 +97,7 @@ __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s,
     } else if constexpr (BITS) {
       copy_shuffled<uint8_t, BITS>(box, s, job, order, tile);
     } else {
-      return false;  // bytes of one-byte elements aren't shuffled by any writer
+      return false;  // no writer shuffles the bytes of one-byte elements
     }
     return true;
   }
@@ -113,7 +114,7 @@ __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s,
   return true;
 }
 
-// Any shuffle, any types.
+// Moves a tile for any shuffle and any types.
 template <class Nans>
 __device__ __forceinline__ void move_any(const Box& box, const Shuffled& shared, const Job& job, const Op& op,
                                          const Tile& tile, Nans& nans) {

@@ -1,5 +1,6 @@
-// What the lanes of a warp do together. On the host, 32 coroutines that take turns stand for them (host_warp.cpp), so that
-// code for a warp can be tested without a GPU. All lanes call the same of these functions in the same order.
+// Functions that the lanes of a warp call together. On the host, 32 coroutines take the place of the lanes
+// (host_warp.cpp), so that code for a warp can be tested without a GPU. All lanes must call the same functions in the
+// same order.
 #pragma once
 #include "layout.cuh"
 
@@ -13,7 +14,7 @@ uint32_t host_warp_ballot(bool mine);
 uint32_t host_warp_shuffle(uint32_t value, uint32_t from);
 #endif
 
-// What lanes wrote before it, all read after it.
+// Barrier for the lanes: after it, all lanes see what any lane wrote before it.
 DZ_HD void lanes_sync() {
 #ifdef __CUDA_ARCH__
   __syncwarp();
@@ -22,7 +23,7 @@ DZ_HD void lanes_sync() {
 #endif
 }
 
-// A bit for each lane.
+// Returns a mask: bit i is lane i's value of `mine`.
 DZ_HD uint32_t lanes_ballot(bool mine) {
 #ifdef __CUDA_ARCH__
   return __ballot_sync(0xffffffff, mine);
@@ -31,7 +32,7 @@ DZ_HD uint32_t lanes_ballot(bool mine) {
 #endif
 }
 
-// The value of lane `from`.
+// Returns `value` of lane `from`.
 DZ_HD uint32_t lanes_shuffle(uint32_t value, uint32_t from) {
 #ifdef __CUDA_ARCH__
   return __shfl_sync(0xffffffff, value, int(from));
@@ -40,7 +41,7 @@ DZ_HD uint32_t lanes_shuffle(uint32_t value, uint32_t from) {
 #endif
 }
 
-// The value of the lane that is `by` before this one; its own where there is none.
+// Returns `value` of lane `lane - by`; this lane's own value if there is no such lane.
 DZ_HD uint32_t lanes_shuffle_up(uint32_t value, uint32_t by, uint32_t lane) {
 #ifdef __CUDA_ARCH__
   (void)lane;
@@ -50,9 +51,9 @@ DZ_HD uint32_t lanes_shuffle_up(uint32_t value, uint32_t by, uint32_t lane) {
 #endif
 }
 
-// What all threads of a block do together. On the host they are the lanes of one warp.
+// Functions that all threads of a block call together. On the host, a block is the lanes of one warp.
 
-// What threads wrote before it, all read after it.
+// Barrier for the threads: after it, all threads see what any thread wrote before it.
 DZ_HD void block_sync() {
 #ifdef __CUDA_ARCH__
   __syncthreads();
@@ -61,7 +62,7 @@ DZ_HD void block_sync() {
 #endif
 }
 
-// Whether it is true for one of the threads.
+// Returns whether `mine` is true for at least one thread.
 DZ_HD bool block_any(bool mine) {
 #ifdef __CUDA_ARCH__
   return __syncthreads_or(mine) != 0;
@@ -86,7 +87,7 @@ DZ_HD uint32_t count_bits(uint32_t mask) {
 #endif
 }
 
-// The lower half of (high, low) >> n % 32.
+// Returns the lower 32 bits of the 64-bit number (high, low) shifted right by n % 32.
 DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
 #ifdef __CUDA_ARCH__
   return __funnelshift_r(low, high, n);
@@ -95,7 +96,7 @@ DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
 #endif
 }
 
-// Sets bits of a word that other lanes set bits of too.
+// Sets bits of a word in which other lanes may set bits at the same time.
 DZ_HD void set_bits(uint32_t* at, uint32_t bits) {
 #ifdef __CUDA_ARCH__
   if (bits) atomicOr(at, bits);

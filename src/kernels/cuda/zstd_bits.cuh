@@ -1,13 +1,13 @@
-// Readers of bits for zstd: forward, for the descriptions of FSE tables, and backward, for all entropy-coded streams
-// (RFC 8878, section 4.1). Each belongs to one thread. None reads outside the bytes that it was given, but that
-// the device loads aligned words of four and of 16 bytes: an allocation must begin and end at a multiple of 16.
+// Bit readers for zstd: forward, for the descriptions of FSE tables, and backward, for all entropy-coded streams (RFC
+// 8878, section 4.1). Each reader belongs to one thread, and reads only the bytes that it was given. But the device
+// loads aligned words of four and of 16 bytes, so an allocation must begin and end at a multiple of 16.
 #pragma once
 #include "warp.cuh"
 
 namespace dz {
 namespace zstd {
 
-// Which bit is the highest that is set; not for 0.
+// Returns the index of the highest set bit; `value` must not be 0.
 DZ_HD uint32_t log2_of(uint32_t value) {
 #ifdef __CUDA_ARCH__
   return 31 - __clz(int(value));
@@ -16,7 +16,7 @@ DZ_HD uint32_t log2_of(uint32_t value) {
 #endif
 }
 
-// The upper half of (high, low) << n % 32.
+// Returns the upper 32 bits of the 64-bit number (high, low) shifted left by n % 32.
 DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
 #ifdef __CUDA_ARCH__
   return __funnelshift_l(low, high, n);
@@ -25,16 +25,16 @@ DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
 #endif
 }
 
-// The n % 32 highest bits.
+// Returns the n % 32 highest bits.
 DZ_HD uint32_t top(uint32_t value, uint32_t n) { return shift_in(0, value, n); }
 
 // Reads forward, least significant bit first.
 struct ForwardBits {
   const uint8_t* data;
-  uint32_t len;
-  uint32_t at;  // bits taken
+  uint32_t len;  // bytes
+  uint32_t at;   // bits taken
 
-  // The next n bits (at most 16); zeros behind the end.
+  // Returns the next n bits (at most 16) without taking them; zeros after the end.
   DZ_HD uint32_t peek(uint32_t n) const {
     const uint32_t byte = at / 8;
     uint32_t word = 0;
@@ -44,34 +44,36 @@ struct ForwardBits {
     return word >> (at % 8) & ((1u << n) - 1);
   }
 
-  // Whether as many were there.
+  // Takes n bits. Returns false if fewer were left.
   DZ_HD bool skip(uint32_t n) {
     at += n;
     return at <= len * 8;
   }
 };
 
-// Three words, in which 64 bits begin at bit `shift` % 32 of the first one.
+// Three words, the highest first. They hold the next 64 bits: those below bit `shift` % 32 of word[0].
 struct Words {
   uint32_t word[3], shift;
 
-  // The bits, the next one highest.
+  // The next 32 bits, and the 32 bits after them. The bit that is read first is the highest.
   DZ_HD uint32_t high() const { return shift_out(word[0], word[1], shift); }
   DZ_HD uint32_t low() const { return shift_out(word[1], word[2], shift); }
 };
 
-// Words between what is asked for beforehand and what is used: three times what the first level's cache loads at once.
+// Distance in words from the word that is used to the word that is prefetched: three times what the L1 cache loads at
+// once.
 constexpr int32_t kPrefetch = 24;
 
-// Reads backward from the highest set bit of the last byte. The position is all the state there is; words are loaded
-// anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
-// that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
-// in the end. On the device up to twelve bytes before the data are read, or eight before the word that holds a block's first byte; the header of a
-// frame has as many. fetch() reads whole aligned 16 bytes.
+// Reads backward from the highest set bit of the last byte. The position is its only state. Words are loaded again for
+// each read, which costs little if the next position is known early.
+//
+// Bits before the first byte are meaningless. When they are read, the position goes below `begin` and never comes back,
+// so it is enough to check it at the end. The device reads up to twelve bytes before the data, or eight before the word
+// that holds a block's first byte; the header of a frame has as many. fetch() reads whole aligned 16 bytes.
 struct BackwardBits {
-  const uint8_t* base;  // the word that holds the first byte
-  int32_t at;           // bits from there to the end of those not taken
-  int32_t begin;        // bits from there to the first byte
+  const uint8_t* base;  // address of the word that holds the first byte
+  int32_t at;           // bits from `base` to the end of the bits that are left
+  int32_t begin;        // bits from `base` to the first byte
 #ifndef __CUDA_ARCH__
   uint32_t len;
 #endif
@@ -89,7 +91,7 @@ struct BackwardBits {
 #endif
   }
 
-  // Reads of bytes from `first` on, of which there are so many; positions count from the word that holds the first one.
+  // Prepares to read `bytes` bytes from `first` on. Positions count from the word that holds the first one.
   DZ_HD void reach(const uint8_t* first, uint32_t bytes) {
 #ifdef __CUDA_ARCH__
     (void)bytes;
@@ -102,7 +104,8 @@ struct BackwardBits {
     begin = int32_t(skew * 8);
   }
 
-  // Whether there is a mark that says where the bits begin. At most 2^17 bytes, with those `before` them that are within reach too.
+  // Starts at the end of `bytes` bytes from `from` on. The `before` bytes before them can be read too; all together are
+  // at most 2^17. Returns false if the last byte holds no mark where the bits begin.
   DZ_HD bool open(const uint8_t* from, uint32_t bytes, uint32_t before = 0) {
     if (bytes == 0 || from[bytes - 1] == 0) return false;
     reach(from - before, before + bytes);
@@ -113,7 +116,7 @@ struct BackwardBits {
 
   DZ_HD int32_t left() const { return at - begin; }
 
-  // Words from the multiple of 16 below `base` to it.
+  // Returns the number of words from the multiple of 16 at or below `base` to `base`.
   DZ_HD uint32_t skew() const {
 #ifdef __CUDA_ARCH__
     return uint32_t(reinterpret_cast<uintptr_t>(base) & 15) / 4;
@@ -122,7 +125,8 @@ struct BackwardBits {
 #endif
   }
 
-  // The words from index 4 * chunk - skew() on, four of them, go to `to`, a multiple of 16. They are there after fetched().
+  // Starts to copy the four words from index 4 * chunk - skew() on to `to`, an address in shared memory and a multiple
+  // of 16. They are there after fetched().
   DZ_HD void fetch(uint32_t chunk, uint32_t* to) const {
 #ifdef __CUDA_ARCH__
     const uint4* const from = reinterpret_cast<const uint4*>(base - 4 * skew()) + chunk;
@@ -137,7 +141,7 @@ struct BackwardBits {
 #endif
   }
 
-  // Asks for words that come some time after this one.
+  // Prefetches the words that are needed some time after word `index`, which lie below it.
   DZ_HD void prefetch(int32_t index) const {
     const uint32_t later = uint32_t(index > kPrefetch ? index - kPrefetch : 0);
 #ifdef __CUDA_ARCH__
@@ -147,14 +151,14 @@ struct BackwardBits {
 #endif
   }
 
-  // Loads what window() needs for the 64 bits from a position on.
+  // Loads the words that hold the 64 bits to be read next at position `from`.
   DZ_HD Words load(int32_t from) const {
     const int32_t position = from < 0 ? 0 : from, index = position >> 5;
     prefetch(index);
     return {word(index), word(index - 1), word(index - 2), uint32_t(position) & 31};
   }
 
-  // The next n bits, for n below 32.
+  // Takes the next n bits, for n below 32.
   DZ_HD uint32_t take(uint32_t n) {
     const uint32_t value = top(load(at).high(), n);
     at -= int32_t(n);
@@ -162,7 +166,7 @@ struct BackwardBits {
   }
 };
 
-// Ends what the thread fetches together. Behind fetched<N>() all is there but the last N such groups.
+// Ends a group of fetches of the thread. fetched<N>() waits for all groups but the last N.
 DZ_HD void fetch_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

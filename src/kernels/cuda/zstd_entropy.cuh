@@ -1,10 +1,11 @@
-// dz_zstd_entropy: literals, and records of sequences, of the compressed blocks of many frames, all blocks at once (RFC 8878,
-// sections 3.1.1.3.1 and 3.1.1.3.2).
+// dz_zstd_entropy: decodes the literals, and records the sequences, of the compressed blocks of many frames, all blocks
+// at once (RFC 8878, sections 3.1.1.3.1 and 3.1.1.3.2).
 //
-// Decoding is a chain of dependent table look-ups, so that a thread waits most of the time. Throughput comes from the
-// number of chains in flight: five for each block (four streams of literals, one of sequences), each of one thread. The tables take
-// shared memory, which bounds the number of blocks on a multiprocessor. A chain of sequences takes three times as long as one of
-// literals. So each kind has blocks of threads of its own, whose memory is free when the slowest of their warps ends.
+// Decoding is a chain of dependent table look-ups, so a thread waits most of the time. Throughput comes from the number
+// of chains in flight: five for each block (four streams of literals, one of sequences), each with one thread. The
+// tables are in shared memory, which limits the number of blocks on a multiprocessor. A chain of sequences takes three
+// times as long as one of literals. So sequences and literals are decoded by separate blocks of threads: the memory of
+// a block of threads becomes free only when its slowest warp ends.
 #pragma once
 #include "zstd_literals.cuh"
 #include "zstd_states.cuh"
@@ -12,7 +13,7 @@
 namespace dz {
 namespace zstd {
 
-// What a warp shares that decodes GROUP blocks: their sequences or their literals.
+// Shared memory of a warp that decodes the sequences or the literals of GROUP blocks.
 template <uint32_t GROUP>
 union EntropyShared {
   struct {
@@ -22,14 +23,14 @@ union EntropyShared {
   LiteralTables literals[GROUP];
 };
 
-// A block of literals alone.
+// Writes the result of a block that has literals only.
 DZ_HD void no_sequences(const Block& b, bool first, BlockResult& result) {
   result.sequences = kGood;
   result.size = b.literals;
   for (uint32_t i = 0; i < 3; ++i) result.repeat[i] = first ? (i ? 4 * i : 1) : symbolic_offset(i);
 }
 
-// Records of the sequences of the blocks work[begin] to work[end - 1], at most GROUP.
+// Records the sequences of the blocks work[begin] to work[end - 1], at most GROUP blocks.
 template <uint32_t GROUP>
 DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin, uint32_t end,
                             uint8_t* workspace, BlockResult* results, EntropyShared<GROUP>& shared, uint32_t lane) {
@@ -37,7 +38,7 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
   Lengths& lengths = shared.sequences.lengths;
   for (uint32_t i = lane; i < Lengths::kCodes; i += kWarp) lengths.prepare(i);
   lanes_sync();
-  // First three lanes for each block.
+  // First, three lanes of each block build its tables.
   const uint32_t member = lane / 3;
   if (member < GROUP && begin + member < end) {
     const uint32_t own = work[begin + member];
@@ -47,7 +48,7 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
     }
   }
   lanes_sync();
-  // Then one.
+  // Then one lane per block follows the chain.
   if (lane >= GROUP || begin + lane >= end) return;
   const uint32_t own = work[begin + lane];
   const Block& b = blocks[own];
@@ -64,7 +65,7 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
 }
 
 #ifdef __CUDACC__
-// The literals of the same blocks.
+// Decodes the literals of the blocks work[begin] to work[end - 1], at most GROUP blocks.
 template <uint32_t GROUP>
 __device__ __forceinline__ void decode_literals(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin,
                                                 uint32_t end, uint8_t* workspace, BlockResult* results,
@@ -97,13 +98,16 @@ __device__ __forceinline__ void decode_literals(const Frame* frames, const Block
 // Compressed blocks that one warp decodes, and the most warps of a block of threads.
 constexpr uint32_t kZstdGroup = 8, kZstdWarps = 8;
 
-// Grid: two blocks of as many warps as groups of kZstdGroup compressed blocks, each with sizeof(EntropyShared<kZstdGroup>) bytes of
-// dynamic shared memory; or fewer warps, and more blocks. The second half of the blocks decodes literals. work: indexes of the
-// compressed blocks. results: one for each of `blocks`, of which those of compressed ones are written. The workspace begins at a
-// multiple of 16.
+// Grid: one warp per group of kZstdGroup compressed blocks for their sequences, and one for their literals. Each warp
+// needs sizeof(EntropyShared<kZstdGroup>) bytes of dynamic shared memory. The first half of the blocks of threads
+// records sequences, the second half decodes literals. So the number of blocks of threads is even, and each half has a
+// warp for every group.
 //
-// Warps wait most of the time, so a multiprocessor should hold as many as its memory does, and others none: kernels that need much
-// shared memory find room there.
+// work: indexes of the compressed blocks. results: one entry for each of `blocks`; those of compressed blocks are
+// written. The workspace begins at a multiple of 16.
+//
+// Warps wait most of the time, so a block of threads should have as many as fit into a multiprocessor's shared memory.
+// Then other multiprocessors stay free for kernels that need much shared memory.
 extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {

@@ -1,7 +1,8 @@
-// dz_zstd_execute_*: writes the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections
-// 3.1.1.4 and 3.1.1.5), one block of threads for each frame.
+// dz_zstd_execute_*: write the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections
+// 3.1.1.4 and 3.1.1.5), with one block of threads for each frame.
 //
-// Where each sequence writes is known beforehand, so that as many of them go at once as there are threads: a batch (batch.cuh).
+// It is known beforehand where each sequence writes. So a batch (batch.cuh) has up to one sequence per thread, all
+// written at once.
 #pragma once
 #include "batch.cuh"
 #include "zstd_layout.cuh"
@@ -9,10 +10,10 @@
 namespace dz {
 namespace zstd {
 
-// Where a block's literals are.
+// A block's literals.
 struct Literals {
   const uint8_t* from;
-  uint32_t run;  // nonzero: all are *from
+  uint32_t run;  // nonzero: all literals are *from
 };
 
 DZ_HD void copy_literals(const Literals& literals, uint32_t from, uint8_t* to, uint32_t n, uint32_t lane,
@@ -21,8 +22,8 @@ DZ_HD void copy_literals(const Literals& literals, uint32_t from, uint8_t* to, u
   else copy_apart(to, literals.from + from, n, lane, lanes);
 }
 
-// The task of sequence `now` after `before` in a batch that begins after `batch_output` bytes of the block. False if the match
-// reaches further back than to the frame's first byte: `produced` bytes came before the block.
+// Makes the task of sequence `now`, which follows `before`. The batch begins after `batch_output` bytes of the block,
+// and the block after `produced` bytes of the frame. Returns false if the match reaches before the frame's first byte.
 DZ_HD bool plan_task(uint64_t before, uint64_t now, uint32_t batch_output, uint32_t produced, const uint32_t* repeat,
                      Task& task) {
   task.literals_from = packed_literals(before);
@@ -39,7 +40,8 @@ DZ_HD Literals literals_of(const Frame& f, const Block& b, const uint8_t* worksp
   return {reinterpret_cast<const uint8_t*>(f.src) + b.literals_at, b.literals_kind == kRunLiterals};
 }
 
-// What a block decodes to, as far as can be said before its matches are copied.
+// Sets `size` to the bytes that a block decodes to. Returns kDamaged if its literals or sequences are, kTooMuch if it
+// doesn't fit. Damaged matches are found later.
 DZ_HD Status block_size(const Frame& f, const Block& b, const BlockResult& r, uint32_t produced, uint32_t& size) {
   size = b.size;
   if (b.kind == kCompressed) {
@@ -49,7 +51,7 @@ DZ_HD Status block_size(const Frame& f, const Block& b, const BlockResult& r, ui
   return size > f.capacity - produced ? kTooMuch : kGood;
 }
 
-// One frame's way to its bytes. All threads have the same values. WINDOW: bytes of a batch.
+// Writes one frame. All threads have the same values. A batch has at most WINDOW bytes.
 template <uint32_t THREADS, uint32_t WINDOW>
 struct Executor {
   Team<THREADS> team;
@@ -66,7 +68,7 @@ struct Executor {
     return i < b.sequences ? Pair{i ? sequences[i - 1] : 0, sequences[i]} : Pair{0, 0};
   }
 
-  // Writes the cells of a thread's sequence.
+  // Writes the cells of a thread's task.
   DZ_HD void put(const Task& task, const Literals& literals, uint32_t skew, const uint8_t* out) {
     const bool few = task.literals_len <= kLong, near = task.len <= kLong;
     if (task.literals_len && few) {
@@ -83,7 +85,7 @@ struct Executor {
     by_warp(!near, task, [&](const Task& t, uint32_t lane, uint32_t lanes) { cells.put_match(t, skew, out, lane, lanes); });
   }
 
-  // A sequence that is longer than a batch goes straight to the output. False for damage.
+  // Writes a sequence that is longer than a batch directly to the output. Returns false for damage.
   DZ_HD bool straight(const Pair& own, const Literals& literals, uint32_t output_done, uint8_t* out) {
     Task task = {};
     if (!plan_task(own.before, own.now, output_done, produced, repeat, task)) return false;
@@ -92,9 +94,10 @@ struct Executor {
     return true;
   }
 
-  // All sequences of a block that decodes to `size` bytes, at `output`. False for damage.
+  // Writes a block that decodes to `size` bytes to `output`: all its sequences, and the literals after them. Returns
+  // false for damage.
   DZ_HD bool sequences(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t size, uint8_t* output) {
-    // Of the next batch: they come while a batch is put together.
+    // The sequences of the next batch, which are loaded while a batch is put together.
     PerThread<Pair, THREADS> next;
     team.each([&](uint32_t t) { next[t] = pair(b, sequences, t); });
     uint32_t done = 0, literals_done = 0, output_done = 0;
@@ -128,7 +131,7 @@ struct Executor {
     return true;
   }
 
-  // The whole frame. `produced` is right in any case.
+  // Writes the whole frame. `produced` is the number of bytes written, also after an error.
   DZ_HD Status run(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results) {
     uint8_t* const dst = reinterpret_cast<uint8_t*>(f.dst);
     const uint8_t* const src = reinterpret_cast<const uint8_t*>(f.src);
@@ -169,9 +172,9 @@ DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspa
 }  // namespace dz
 
 #ifdef __CUDACC__
-// Grid: one block for each frame. The more threads it has, the sooner a frame is done; the fewer, the more frames are
-// done at once: as many as fill the device. out_bytes: bytes written, all of them within the frame's capacity; statuses:
-// dz::zstd::Status, 0 only where the frame decoded to just its capacity.
+// Grid: one block of threads for each frame. With more threads a frame is done sooner; with fewer, more frames run at
+// once. out_bytes: bytes written for each frame, at most its capacity. statuses: dz::zstd::Status; 0 only if the frame
+// decoded to exactly its capacity.
 #define DZ_ZSTD_EXECUTE(NAME, THREADS, BLOCKS)                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
       NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,                     \

@@ -1,4 +1,4 @@
-// The zstd kernels on the host, with the threads one after the other: for tests, which then need no GPU.
+// The zstd kernels on the host, where the threads run one after the other, so that tests need no GPU.
 #pragma once
 #include "host_warp.h"
 #include "zstd_entropy.cuh"
@@ -8,21 +8,21 @@
 namespace dz {
 namespace zstd {
 
-// As many sequences as a batch has, and its bytes: small, so that tests come to all their edges.
+// Sequences and bytes of a batch: small, so that tests reach all edge cases.
 constexpr uint32_t kHostThreads = 37, kHostWindow = 1000;
 
 // Blocks that a warp decodes.
 constexpr uint32_t kHostGroup = 8;
 
-// The 32 lanes of a host's warp stand for four warps, which make sequences in small tiles.
+// The 32 lanes of a warp on the host stand for four warps of eight lanes. They make sequences in small tiles.
 constexpr uint32_t kHostWarps = 4, kHostEach = 2;
 
-// What the lanes of a warp are given.
+// Arguments of the lanes of a warp.
 struct HostWave {
   const Frame* frames;
   const Block* blocks;
   const uint32_t* work;
-  uint32_t begin, end;  // of `work`
+  uint32_t begin, end;  // the entries of `work` to do
   uint8_t* workspace;
   BlockResult* results;
   EntropyShared<kHostGroup>* shared;
@@ -61,7 +61,7 @@ inline void host_literals(const Frame* frames, const Block* blocks, uint32_t ind
 
 extern "C" {
 
-// All kernels for a whole wave; arguments as theirs.
+// Does the work of all three kernels for a whole wave. The arguments are those of the kernels.
 void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zstd::Block* blocks, const uint32_t* work,
                   uint32_t n_work, uint8_t* workspace, dz::zstd::BlockResult* results, uint64_t* out_bytes,
                   int32_t* statuses) {

@@ -1,35 +1,37 @@
-// The literals of zstd blocks (RFC 8878, section 3.1.1.3.1): up to four streams of Huffman codes, each of one thread.
+// Decodes the literals of zstd blocks (RFC 8878, section 3.1.1.3.1): up to four streams of Huffman codes, with one
+// thread each.
 #pragma once
 #include "zstd_tables.cuh"
 
 namespace dz {
 namespace zstd {
 
-// Words of a stream in shared memory: word i at i % 16, four at a time.
+// Words of a stream in shared memory. Word i is at i % 16. Four words are fetched at a time.
 struct LiteralRing {
   alignas(16) uint32_t word[16];
 };
 
-// A round takes four literals, of at most 11 bits. Words are asked for so many rounds before they are needed.
+// Words are fetched this many rounds before they are needed. A round decodes four literals, of at most 11 bits each.
 constexpr int kAhead = 4;
-// How far below the present word: as many as these rounds move, and those that a round reads.
+// Distance in words from the current word down to the fetched ones: as many as kAhead + 1 rounds move, and those that a
+// round reads.
 constexpr int32_t kAheadWords = (44 * (kAhead + 1) + 31) / 32 + 4;
 static_assert(kAheadWords + 4 <= 16, "they have room in the ring");
 
-// Of one block, in shared memory.
+// Tables for the literals of one block; in shared memory on the device.
 struct LiteralTables {
   uint16_t huffman[1 << kMaxCodeBits];
   uint8_t weights[256];
   LiteralRing rings[4];
-  uint32_t log;   // of the table's size; 0 for damage
-  uint32_t used;  // bytes of the table's description, where it is the block's own
+  uint32_t log;   // binary logarithm of the Huffman table's size; 0 for damage
+  uint32_t used;  // bytes of the table's description; 0 if another block holds it
 };
 
 DZ_HD uint32_t streams(const Block& b) {
   return b.literals_kind == kFourStreams ? 4 : b.literals_kind == kOneStream ? 1 : 0;
 }
 
-// Builds the Huffman table that block `own` of a frame uses. `blocks` are the frame's.
+// Builds the Huffman table that block `own` of a frame uses. `blocks` are the frame's blocks.
 DZ_HD void prepare_literals(const Frame& f, const Block* blocks, uint32_t own, LiteralTables& t) {
   const uint32_t from = blocks[own].huffman;
   const Block& b = blocks[from];
@@ -44,14 +46,14 @@ DZ_HD uint8_t literal(const uint16_t* table, uint32_t log, BackwardBits& bits) {
   return uint8_t(cell >> 8);
 }
 
-// Decodes one of the four streams of a block's literals, or the one that there is. Section 4.2.2.
+// Decodes one of the four streams of a block's literals, or the only one, section 4.2.2. Returns false for damage.
 DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uint32_t stream, uint8_t* to) {
   const uint32_t log = t.log;
   if (log == 0 || t.used >= b.literals_size) return false;
   const uint8_t* data = source(f) + b.literals_at + t.used;
   uint32_t len = b.literals_size - t.used, count = b.literals;
   if (b.literals_kind == kFourStreams) {
-    // The lengths of the first three, section 3.1.1.3.1.6.
+    // The lengths of the first three streams, section 3.1.1.3.1.6.
     if (len < 6) return false;
     const uint32_t each = (b.literals + 3) / 4;
     uint32_t begin = 6, size = 0;
@@ -67,15 +69,15 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   }
   BackwardBits bits;
   if (!bits.open(data, len)) return false;
-  // At least one and at most `log` bits a literal.
+  // A literal has at least one and at most `log` bits.
   if (bits.left() < int32_t(count) || bits.left() > int32_t(count * log)) return false;
   const uint16_t* const table = t.huffman;
   uint32_t i = 0;
   for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) to[i] = literal(table, log, bits);
-  // A damaged stream may have ended among these.
+  // A damaged stream may have ended within these literals.
   if (bits.left() < 0) return false;
-  // Of five words the next 64 bits are in three, wherever among them these begin after four literals of at most 11
-  // bits; so words are loaded long before their bits are needed.
+  // The next 64 bits are in the words w0, w1 and w2. A round of four literals moves by at most two words, so those of
+  // the next round are among five words, w0 to w4. So words are loaded long before their bits are needed.
   int32_t index = bits.at >> 5;
   uint32_t w0 = bits.word(index), w1 = bits.word(index - 1), w2 = bits.word(index - 2);
   const int32_t skew = int32_t(bits.skew());
@@ -84,7 +86,7 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   const auto fetch_down = [&](bool all) {
     const int32_t down = index + skew - kAheadWords;
     const uint32_t wanted = down < 0 ? 0 : uint32_t(down) / 4;
-    // A round moves by less than one chunk.
+    // A round moves by less than one chunk (four words), so one fetch is enough.
     do {
       if (lowest > wanted) {
         --lowest;
@@ -98,7 +100,7 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   for (; i + 4 <= count; i += 4) {
     fetch_down(false);
     fetched<kAhead>();
-    // Behind the beginning come words that mean nothing.
+    // Words before the beginning of the stream are meaningless.
     const volatile uint32_t* const words = ring;
     const uint32_t w3 = words[uint32_t(index + skew - 3) % 16], w4 = words[uint32_t(index + skew - 4) % 16];
     const uint32_t shift = uint32_t(bits.at) & 31;

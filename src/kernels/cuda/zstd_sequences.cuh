@@ -1,11 +1,13 @@
-// dz_zstd_sequences: makes sequences of the records that dz_zstd_entropy wrote (RFC 8878, sections 3.1.1.3.2.1 and 3.1.1.5),
-// in their place. A block of threads takes a block of the frame, a tile after the other; each thread has some sequences in a row.
+// dz_zstd_sequences: replaces the records that dz_zstd_entropy wrote by sequences (RFC 8878, sections 3.1.1.3.2.1 and
+// 3.1.1.5). A block of threads takes one block of a frame, one tile after the other. Each thread has some consecutive
+// sequences of a tile.
 //
-// Sums of lengths and the three last offsets go from each sequence to the next one. What a sequence does to the last offsets
-// is three values, each an offset or one of the last three of before (symbolic_offset), and two such triples make a third. So both are
-// scans. A thread adds up its own sequences one by one, which is cheap. Only the threads' sums go through a scan over the lanes of a
-// warp and one over warps. A triple of three new offsets says the same whatever came before, and the scan ends when all are such:
-// mostly at once.
+// Each sequence depends on the one before it by the sums of lengths, and by the last three offsets. The effect of
+// sequences on the last offsets is three values: each is an offset, or a symbol for one of the last three offsets
+// before them (symbolic_offset). Two such triples combine to a third. So both the sums and the offsets are prefix
+// scans. A thread adds up its own sequences one by one, which is cheap. Only the threads' sums go through a scan over
+// the lanes of a warp, and one over warps. A triple without symbols doesn't depend on what came before. The scan of
+// offsets ends when no triple has symbols, which is mostly at once.
 #pragma once
 #include "warp.cuh"
 #include "zstd_tables.cuh"
@@ -13,7 +15,7 @@
 namespace dz {
 namespace zstd {
 
-// The last three offsets, the latest first, as numbers or as symbols for those of before.
+// The last three offsets, the latest first. Each is a number, or a symbol for one of the three offsets before.
 struct Offsets {
   uint32_t last[3];
 
@@ -26,11 +28,11 @@ struct Offsets {
     for (uint32_t i = 0; i < 3; ++i) last[i] = resolve_offset(last[i], before.last);
   }
 
-  // The next sequence's offset has this value: 1 to 3 repeat one of the last offsets; without literals it is the one after, and the
-  // last is one less.
+  // Applies the next sequence's offset value. 1 to 3 repeat the first to third of the last offsets. Without literals
+  // they mean the second, the third, and the first minus 1.
   DZ_HD void take(uint32_t value, bool literals) {
     const uint32_t which = value - (literals ? 1 : 0);
-    // One after the other, so that these are selections and no branches.
+    // Written one after the other, so that these are selections and no branches.
     uint32_t next = last[0] - (which == 3 ? 1 : 0);
     next = which == 1 ? last[1] : next;
     next = which == 2 ? last[2] : next;
@@ -43,12 +45,12 @@ struct Offsets {
 
 DZ_HD Offsets same_offsets() { return {{symbolic_offset(0), symbolic_offset(1), symbolic_offset(2)}}; }
 
-// What sequences in a row add up to.
+// The sum of consecutive sequences: their literals, their bytes of output, and the last three offsets after them.
 struct alignas(16) Sum {
   uint32_t literals, output;
   Offsets offsets;
 
-  // These sequences come after `earlier` ones.
+  // Adds the sum of the sequences before these.
   DZ_HD void follow(const Sum& earlier) {
     literals += earlier.literals;
     output += earlier.output;
@@ -58,13 +60,14 @@ struct alignas(16) Sum {
 
 DZ_HD Sum no_sum() { return {0, 0, same_offsets()}; }
 
-// What the codes of lengths stand for: the number of extra bits in five bits, and from bit 6 on the length when these are zero. Shifts
-// look at five bits only, so that such a word is a number of bits without any masking. Only code 0 of literals has no literals, and
-// only its word is 0.
+// The meaning of each length code, as a word. Bits 0-4: the number of extra bits. From bit 6 on: the length if the
+// extra bits are zero. A shift uses only the lowest five bits of its count, so a word can be the count without a mask.
+// Only code 0 of literal lengths means no literals, and only its word is 0.
 struct LengthCodes {
   static constexpr uint32_t kLiterals = 36, kMatches = 53, kCodes = kLiterals + 1 + kMatches + 1;
 
-  uint32_t words[kCodes];  // of literal lengths, then of match lengths; behind each kind one of no bytes, for kNoRecord
+  // Words of literal lengths, then of match lengths. After each kind comes a word for a length of 0, used by kNoRecord.
+  uint32_t words[kCodes];
 
   DZ_HD void prepare(uint32_t i) {
     const bool literals = i <= kLiterals;
@@ -77,14 +80,15 @@ struct LengthCodes {
   DZ_HD uint32_t match(uint32_t cells) const { return words[kLiterals + 1 + (cells >> kCellMatch & 63)]; }
 
  private:
-  // Not 0, but the bit that means nothing.
+  // Length 0 and no extra bits. Bit 5 means nothing; it makes the word differ from 0.
   static constexpr uint32_t kNothing = 1 << 5;
 };
 
-// Behind the last record: no bytes, but as if there were literals, and the last offset once more. So nothing changes.
+// Takes the place of records after a block's last one. It has no bytes, but counts as one with literals, and repeats
+// the last offset. So it changes nothing.
 constexpr uint64_t kNoRecord = uint64_t(LengthCodes::kLiterals << kCellLiteral | LengthCodes::kMatches << kCellMatch) << 32;
 
-// A sequence as its record and bits have it.
+// One sequence alone: lengths and offset value, decoded from its record and its bits.
 struct Lone {
   uint32_t literals, match, offset_value;
   bool any_literals;
@@ -92,7 +96,7 @@ struct Lone {
 
 DZ_HD Lone read_sequence(uint32_t cells, const Words& words, const LengthCodes& codes) {
   const uint32_t literal = codes.literal(cells), match = codes.match(cells);
-  // The lowest bits of `cells` are the sum of all three numbers of bits. Of all these only five bits count.
+  // The lowest bits of `cells` are the sum of the three numbers of extra bits. Only the lowest five bits of each count.
   const uint32_t offset_bits = cells - literal - match;
   const uint32_t high = words.high(), low = words.low();
   const uint32_t high_match = shift_in(high, low, offset_bits), low_match = shift_in(low, 0, offset_bits);
@@ -101,7 +105,7 @@ DZ_HD Lone read_sequence(uint32_t cells, const Words& words, const LengthCodes& 
           shift_in(1, high, offset_bits), literal != 0};
 }
 
-// EACH records or sequences in a row, of which those from `at` on belong to one thread.
+// EACH consecutive records or sequences of one thread. load() and store() access those from index `at` on, of `all`.
 template <uint32_t EACH>
 struct Row {
   static_assert(EACH % 2 == 0, "16 bytes are loaded and stored at once");
@@ -135,7 +139,7 @@ struct Row {
   }
 };
 
-// Sums become those of all lanes up to each one; `thread` % LANES is the lane.
+// Replaces each lane's sum by the sum over all lanes up to it. The lane is `thread` % LANES.
 template <uint32_t LANES>
 DZ_HD void scan_lanes(Sum& sum, uint32_t thread) {
   const uint32_t lane = thread % LANES;
@@ -149,7 +153,7 @@ DZ_HD void scan_lanes(Sum& sum, uint32_t thread) {
   }
   DZ_UNROLL_BY(1)
   for (uint32_t by = 1; by < LANES; by *= 2) {
-    // The lanes below `by` have come to the first one.
+    // Lanes below `by` are finished: their sums reach back to the first lane.
     if (!lanes_ballot(lane >= by && sum.offsets.symbolic())) break;
     Offsets earlier;
     for (uint32_t i = 0; i < 3; ++i) earlier.last[i] = lanes_shuffle_up(sum.offsets.last[i], by, thread);
@@ -157,7 +161,7 @@ DZ_HD void scan_lanes(Sum& sum, uint32_t thread) {
   }
 }
 
-// What comes to the end of the first n warps.
+// Returns the sum of `before` and the sums of the first n warps.
 DZ_HD Sum sum_up(const Sum* sums, uint32_t n, const Sum& before) {
   if (n == 0) return before;
   Sum sum = sums[n - 1];
@@ -167,20 +171,21 @@ DZ_HD Sum sum_up(const Sum* sums, uint32_t n, const Sum& before) {
   return sum;
 }
 
-// What the threads share that make a block's sequences.
+// Shared by the threads that make a block's sequences.
 template <uint32_t WARPS>
 struct SequencesShared {
   LengthCodes codes;
-  Sum sums[2][WARPS];  // of the warps, for this tile and the one before, which some may still read
+  Sum sums[2][WARPS];  // each warp's sum in this tile, and in the tile before, which some threads may still read
 };
 
-// The sequences of a block whose records are in their place and whose result says so; by WARPS warps of LANES threads, EACH of which
-// takes so many of a tile.
+// Replaces the records of a block by its sequences, and completes its result. Called by WARPS warps of LANES threads;
+// each thread makes EACH sequences of a tile. `first`: this is the frame's first block. The block's result must be
+// kGood before.
 template <uint32_t LANES, uint32_t WARPS, uint32_t EACH>
 DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesShared<WARPS>& shared, uint64_t* sequences,
                           BlockResult& result, uint32_t thread) {
   constexpr uint32_t kThreads = LANES * WARPS, kAll = kThreads * EACH;
-  // The lengths of a sequence come to less than 2^18 + 8 bytes. So sums of a tile don't overflow after any that a block may have.
+  // A sequence has less than 2^18 + 8 bytes. So the sums of a tile don't overflow, even after a full block's bytes.
   static_assert(kAll <= 1 << 13, "32 bits for sums");
   const uint32_t lane = thread % LANES, warp = thread / LANES;
   BackwardBits bits;
@@ -197,7 +202,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
     Words words[EACH];
     DZ_UNROLL_BY(EACH)
     for (uint32_t k = 0; k < EACH; ++k) {
-      // The chain ended well, so that no position is below zero.
+      // The chain ended well, so no position is below zero.
       const int32_t at = int32_t(uint32_t(records[k])), index = at >> 5;
       words[k] = {{bits.word(index), bits.word(index - 1), bits.word(index - 2)}, uint32_t(at)};
     }
@@ -213,10 +218,11 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
       made[k] = pack(sum.literals, sum.output, sum.offsets.last[0]);
     }
     scan_lanes<LANES>(sum, thread);
-    // These are on their way while the threads meet and this tile is written. Earlier they would take registers beside the words.
+    // The next records arrive while the threads meet and this tile is written. Loaded earlier, they would take
+    // registers at the same time as the words.
     records.load(sequences, own + kAll, b.sequences);
     if (lane + 1 == LANES) shared.sums[tile % 2][warp] = sum;
-    // Of what comes before the thread's sequences: first, in the warp.
+    // The sum of what comes before the thread's sequences: at first only within the warp.
     Sum start;
     start.literals = lanes_shuffle_up(sum.literals, 1, thread);
     start.output = lanes_shuffle_up(sum.output, 1, thread);
@@ -224,7 +230,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
     block_sync();
     const Sum earlier = sum_up(shared.sums[tile % 2], warp, before);
     before = sum_up(shared.sums[tile % 2], WARPS, before);
-    // Sums only grow, so that the last one tells whether one is too large. All threads see the same.
+    // Sums only grow, so the last one tells whether any is too large. All threads see the same value.
     if (before.literals > b.literals || before.output > f.max_block) {
       bad = true;
       break;
@@ -234,7 +240,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
     const uint64_t base = pack(start.literals, start.output, 0);
     DZ_UNROLL_BY(EACH)
     for (uint32_t k = 0; k < EACH; ++k) {
-      // The sums fit in their fields.
+      // The sums fit into their fields.
       uint64_t sequence = base + made[k];
       const uint32_t offset = packed_offset(sequence);
       if (offset > kLargestOffset) sequence -= pack(0, 0, offset - resolve_offset(offset, start.offsets.last));
@@ -254,7 +260,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
 }  // namespace dz
 
 #ifdef __CUDACC__
-// Warps that take a block of a frame, and sequences that a thread takes at once.
+// Warps that work on a block of a frame, and sequences of a tile that one thread makes.
 constexpr uint32_t kZstdSequencesWarps = 4, kZstdSequencesEach = 8;
 static_assert(kZstdSequencesWarps == 4, "sequences() in src/zstd.rs of this crate");
 

@@ -1,5 +1,5 @@
-// The decoding tables of zstd: FSE (RFC 8878, section 4.1) and Huffman (section 4.2), from their descriptions in a
-// block or from the predefined distributions. One thread builds one table.
+// Builds the decoding tables of zstd: FSE (RFC 8878, section 4.1) and Huffman (section 4.2), from their descriptions in
+// a block or from the predefined distributions. One thread builds one table.
 #pragma once
 #include "zstd_bits.cuh"
 #include "zstd_layout.cuh"
@@ -20,7 +20,7 @@ DZ_HD uint32_t largest_symbol(uint32_t alphabet) {
 
 DZ_HD uint32_t largest_log(uint32_t alphabet) { return alphabet == kOffset ? 8 : 9; }
 
-// Bits that follow the code of a length, section 3.1.1.3.2.1.1. An offset's code is their number.
+// Returns the number of extra bits that follow a code, section 3.1.1.3.2.1.1. For offsets it is the code itself.
 DZ_HD uint32_t extra_bits(uint32_t alphabet, uint32_t code) {
   const char* literals = "\1\1\1\1\2\2\3\3\4\6\7\10\11\12\13\14\15\16\17\20";
   const char* matches = "\1\1\1\1\2\2\3\3\4\4\5\7\10\11\12\13\14\15\16\17\20";
@@ -29,14 +29,15 @@ DZ_HD uint32_t extra_bits(uint32_t alphabet, uint32_t code) {
   return code < 32 ? 0 : uint32_t(matches[code - 32]);
 }
 
-// The length that a code stands for when its extra bits are zero: the sum of what the codes before it cover.
+// Returns the length that a code stands for if its extra bits are zero: the sum of the ranges of all codes before it.
 DZ_HD uint32_t base_length(uint32_t alphabet, uint32_t code) {
   uint32_t base = alphabet == kMatchLength ? 3 : 0;
   for (uint32_t c = 0; c < code; ++c) base += 1u << extra_bits(alphabet, c);
   return base;
 }
 
-// The predefined distributions, section 3.1.1.3.2.2: how many cells a symbol has; -1 as in read_distribution.
+// Returns the number of cells of a symbol in the predefined distributions, section 3.1.1.3.2.2; -1 as in
+// read_distribution.
 DZ_HD int32_t predefined(uint32_t alphabet, uint32_t symbol) {
   const char* lengths = "\4\3\2\2\2\2\2\2\2\2\2\2\2\1\1\1\2\2\2\2\2\2\2\2\2\3\2\1\1\1\1\1";
   const char* offsets = "\1\1\1\1\1\1\2\2\2\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1";
@@ -46,15 +47,15 @@ DZ_HD int32_t predefined(uint32_t alphabet, uint32_t symbol) {
   return symbol < 9 ? matches[symbol] : symbol < 46 ? 1 : -1;
 }
 
-// A distribution: the cells of each symbol are kept elsewhere.
+// Sizes of a distribution. The numbers of cells of each symbol (counts) are stored separately.
 struct Distribution {
-  uint32_t log;      // logarithm of the number of cells
-  uint32_t symbols;  // how many symbols have a count
+  uint32_t log;      // binary logarithm of the number of cells
+  uint32_t symbols;  // number of symbols that have a count
   uint32_t used;     // bytes of its description
 };
 
-// Reads a description, section 4.1.1. A count of -1 is one cell, of less than even probability. At most
-// largest + 1 counts are written.
+// Reads a description, section 4.1.1. A count of -1 means one cell, with a probability of less than 1. Writes at most
+// largest + 1 counts. Returns false for damage.
 DZ_HD bool read_distribution(const uint8_t* data, uint32_t len, uint32_t largest, uint32_t max_log, int16_t* counts,
                              Distribution& d) {
   ForwardBits bits = {data, len, 0};
@@ -64,7 +65,7 @@ DZ_HD bool read_distribution(const uint8_t* data, uint32_t len, uint32_t largest
   uint32_t n = 0;
   while (rest > 0) {
     if (n > largest) return false;
-    // A value from 0 to rest + 1; the lowest of them take one bit less.
+    // A value from 0 to rest + 1; the lowest values take one bit less.
     const uint32_t width = log2_of(uint32_t(rest) + 1) + 1;
     const int32_t less = (1 << width) - 1 - (rest + 1);
     int32_t value = int32_t(bits.peek(width - 1));
@@ -90,9 +91,9 @@ DZ_HD bool read_distribution(const uint8_t* data, uint32_t len, uint32_t largest
   return rest == 0;
 }
 
-// Gives each symbol its cells, and each cell the states that may follow it. The counts must add up to the number of
-// cells; they are used up. `cell` makes a cell of its symbol, the bits that choose the next state, and what these are
-// added to.
+// Builds an FSE table: gives each symbol its cells, and each cell its next states. The counts must add up to the number
+// of cells; they are overwritten. cell(symbol, bits, base) makes a cell: the next state is `base` plus the value of the
+// next `bits` bits.
 template <typename CELL, typename T>
 DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, const CELL& cell) {
   const uint32_t size = 1u << log, mask = size - 1, step = (size >> 1) + (size >> 3) + 3;
@@ -104,7 +105,7 @@ DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, 
     const int32_t count = counts[s];
     for (int32_t i = 0; i < count; ++i) {
       table[at] = T(s);
-      // There is a cell below `high`, since one was just filled; the steps come to every cell.
+      // The loop ends: the steps visit every cell, and there is one below `high`, because one was just filled.
       do at = (at + step) & mask;
       while (at >= high);
     }
@@ -119,26 +120,27 @@ DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, 
   }
 }
 
-// A cell of a sequences' table: bits 0-5: extra bits of the symbol; 6-10: bits of the next state; 11-16: a literal
-// length's code; 17-22: a match length's code; 23-31: what the next state begins at. The cells of one sequence add up, but for
-// the last field: their sum has the extra bits and the states' bits of all three, and both codes (record() in zstd_states.cuh).
+// A cell of a sequences' table. Bits 0-5: the number of extra bits; 6-10: the number of bits for the next state; 11-16:
+// the code, if it is a literal length's; 17-22: the code, if it is a match length's; 23-31: the base of the next state.
+// The sum of a sequence's three cells has the extra bits and the states' bits of all three, and both codes (record() in
+// zstd_states.cuh). Only the last field of the sum means nothing.
 constexpr uint32_t kCellBits = 6, kCellLiteral = 11, kCellMatch = 17, kCellBase = 23;
 
 struct SequenceCell {
-  const uint8_t* extra;  // bits that follow each code; null: as many as the code says
-  uint32_t code;         // where the code goes; 0: nowhere, it is the number of extra bits
+  const uint8_t* extra;  // number of extra bits of each code; null: the code is this number
+  uint32_t code;         // bit position of the code in a cell; 0: the code isn't stored
   DZ_HD uint32_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
     return (extra ? extra[symbol] : symbol) | bits << kCellBits | (code ? symbol << code : 0) | base << kCellBase;
   }
 };
 
-// Bits that follow the codes of literal lengths and of match lengths: looked up faster than computed.
+// Numbers of extra bits of the codes of literal lengths and match lengths. A look-up is faster than extra_bits().
 struct Lengths {
   uint8_t literal_extra[36], match_extra[53];
 
   static constexpr uint32_t kCodes = 36 + 53;
 
-  // Fills in code i of all.
+  // Fills in entry i, of kCodes entries.
   DZ_HD void prepare(uint32_t i) {
     if (i < 36) {
       literal_extra[i] = uint8_t(extra_bits(kLiteralLength, i));
@@ -152,15 +154,16 @@ struct Lengths {
   }
 };
 
-// A cell of the table of Huffman weights. Bits 0-3: weight; 4-7: bits of the next state; 8-15: its base.
+// A cell of the table of Huffman weights. Bits 0-3: weight; 4-7: number of bits for the next state; 8-15: its base.
 struct WeightCell {
   DZ_HD uint16_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
     return uint16_t(symbol | bits << 4 | base << 8);
   }
 };
 
-// Walks the descriptions in a block's sequences' section up to alphabet `last`, whose table it builds if `table` is
-// given. `at` becomes the position behind it. `log` is that of the table.
+// Walks the table descriptions in a block's sequences section up to alphabet `last`. Builds the table of `last` if
+// `table` isn't null, and sets `log` to the logarithm of its size. Sets `at` to the position after the description.
+// Returns false for damage.
 DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const Lengths& lengths,
                       int16_t* counts, uint32_t* table, uint32_t& log, uint32_t& at) {
   const uint32_t end = b.at + b.size;
@@ -198,8 +201,8 @@ DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const
   return mode != 3;
 }
 
-// Huffman weights that are FSE-compressed, section 4.2.1.2: two states take turns until the bits run out. `scratch`
-// has room for 64 cells and the counts. How many weights there are, 0 for damage.
+// Decodes FSE-compressed Huffman weights, section 4.2.1.2: two states take turns until the bits run out. `scratch` has
+// room for 64 cells and the counts. Returns the number of weights; 0 for damage.
 DZ_HD uint32_t compressed_weights(const uint8_t* data, uint32_t len, uint8_t* weights, uint16_t* scratch) {
   int16_t* counts = reinterpret_cast<int16_t*>(scratch + 64);
   Distribution d;
@@ -227,8 +230,8 @@ DZ_HD uint32_t compressed_weights(const uint8_t* data, uint32_t len, uint8_t* we
   return 0;
 }
 
-// Builds the table for a description, section 4.2.1: cell = symbol << 8 | length of its code. The logarithm of its
-// size, 0 for damage; `used` becomes the description's bytes. `weights` has room for 256.
+// Builds the Huffman table of a description, section 4.2.1. A cell is symbol << 8 | length of its code. Returns the
+// logarithm of the table's size; 0 for damage. Sets `used` to the bytes of the description. `weights` has room for 256.
 DZ_HD uint32_t build_huffman(const uint8_t* data, uint32_t len, uint16_t* table, uint8_t* weights, uint32_t& used) {
   if (len == 0) return 0;
   const uint32_t header = data[0];
@@ -256,13 +259,13 @@ DZ_HD uint32_t build_huffman(const uint8_t* data, uint32_t len, uint16_t* table,
   }
   if (sum == 0) return 0;
   const uint32_t log = log2_of(sum) + 1, rest = (1u << log) - sum;
-  // The last weight is not written: it makes the sum a power of two.
+  // The last weight is not stored: it makes the sum a power of two.
   if (log > kMaxCodeBits || (rest & (rest - 1)) != 0) return 0;
   weights[n] = uint8_t(log2_of(rest) + 1);
   ones += weights[n] == 1;
   ++n;
   if (ones < 2 || ones % 2 != 0) return 0;
-  // Long codes first, symbols of the same length in their order.
+  // The longest codes come first; symbols with codes of the same length come in their order.
   uint32_t next[kMaxWeight + 1] = {};
   for (uint32_t i = 0; i < n; ++i) next[weights[i]] += (1u << weights[i]) >> 1;
   uint32_t sum_before = 0;

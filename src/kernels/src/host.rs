@@ -1,7 +1,7 @@
-//! The kernels' element function and arithmetic on the CPU, from the same source: the reference for tests, and for
-//! anything that must give the device's values where there is none.
+//! The kernels' code on the CPU, compiled from the same source. Tests use it as the reference, and it computes the
+//! device's values where there is no device.
 //!
-//! `unsafe` is allowed here: functions of C++ are called.
+//! `unsafe` is allowed here, to call C++ functions.
 
 #![allow(unsafe_code)]
 
@@ -37,16 +37,17 @@ unsafe extern "C" {
     );
 }
 
-/// What `dz_assemble`, `dz_assemble_fill` and `dz_assemble_channels` do, one element after the other, on host memory. The NaNs
-/// that are replaced are added to `counters`.
+/// Does the work of `dz_assemble`, `dz_assemble_fill` and `dz_assemble_channels` on host memory, one element after the
+/// other. Adds the numbers of replaced NaNs to `counters`.
 ///
 /// # Panics
-/// If a job names an operation that is not in `ops`, or has no dimension or more than [`crate::MAX_DIMS`]; if its operation
-/// replaces NaNs and its counter is not in `counters`; if it has a table, and the job no dimension of channels.
+/// - If a job has no dimension, or more than [`crate::MAX_DIMS`], or its operation is not in `ops`.
+/// - If an operation replaces NaNs and its counter is not in `counters`.
+/// - If an operation has a table, and its job has no dimension of channels.
 ///
 /// # Safety
-/// Every element that a job's box covers lies in memory that may be read (source) and written (output), and so do the
-/// missing values and the tables of which an operation has the address. Tables have all channels that jobs name.
+/// Every element of a job's box lies in memory that may be read (source) or written (output). Lists of missing values
+/// and tables whose address an operation holds may be read. A table has all channels that its jobs name.
 pub unsafe fn assemble(jobs: &[Job], ops: &[Op], counters: &mut [u64]) {
     for job in jobs {
         assert!((job.op as usize) < ops.len() && (1..=crate::MAX_DIMS).contains(&(job.ndim as usize)));
@@ -61,8 +62,8 @@ pub unsafe fn assemble(jobs: &[Job], ops: &[Op], counters: &mut [u64]) {
     unsafe { dz_host_assemble(jobs.as_ptr(), n, ops.as_ptr(), counters.as_mut_ptr()) }
 }
 
-/// How `dz_assemble` walks a job's box when it copies elements of `size` bytes: the elements that it joins into one
-/// unit, and where unit `index` lies, in units from the first, in the source and in the output.
+/// Tells how `dz_assemble` walks a job's box when it copies elements of `size` bytes. Returns the number of elements in
+/// a unit, and the distance of unit `index` from the first one in the source and in the output, in units.
 ///
 /// # Panics
 /// If the job has no dimension or more than [`crate::MAX_DIMS`], or `size` is not 1, 2, 4 or 8.
@@ -81,14 +82,16 @@ pub enum Reach {
     Bytes,
     /// Element by element.
     Elements,
-    /// Four (bytes shuffled) or eight (bits) neighbouring elements at once.
+    /// Four neighbouring elements at once (byte shuffle), or eight (bit shuffle).
     Units,
 }
 
-/// Copies a job's box of elements of `size` bytes from a shuffled chunk with the loads that `dz_assemble` has for it.
+/// Copies a job's box of elements of `size` bytes from a shuffled chunk with the loads that `dz_assemble` uses for it.
+/// Returns which loads these were.
 ///
 /// # Panics
-/// If the job has no dimension or more than [`crate::MAX_DIMS`], `size` is not 1, 2, 4 or 8, or its layout is none.
+/// If the job has no dimension or more than [`crate::MAX_DIMS`], if `size` is not 1, 2, 4 or 8, or if the job has no
+/// layout.
 ///
 /// # Safety
 /// As for [`assemble`], with elements aligned to their size; `src` is aligned to 8.
@@ -103,20 +106,22 @@ pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
     }
 }
 
-/// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise), by the code of `dz_assemble`.
+/// Converts one element by the code of `dz_assemble`, from the stored bits to the output's bits. Both are in native
+/// byte order and zero-extended.
 ///
 /// # Panics
-/// If the operation has more missing values than it holds itself, replaces NaNs, or has a table.
+/// If the operation has more than [`crate::MAX_INLINE`] missing values, replaces NaNs, or has a table.
 pub fn convert(bits: u64, op: &Op) -> u64 {
     assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_fillna == 0 && op.has_norm != crate::NORM_TABLE);
-    // SAFETY: a pure function of its arguments, since the only address among them is that of a number to be written.
+    // SAFETY: both pointers are to live values, and the operation holds no address that the function would read.
     unsafe { dz_host_convert(bits, op, 0, &mut 0) }
 }
 
-/// The same by the code of `dz_assemble_fill`, and whether a NaN was replaced.
+/// Converts one element as [`convert`] does, but by the code of `dz_assemble_fill`. Also returns whether a NaN was
+/// replaced.
 ///
 /// # Panics
-/// If the operation has more missing values than it holds itself, or has a table.
+/// If the operation has more than [`crate::MAX_INLINE`] missing values, or has a table.
 pub fn convert_filling(bits: u64, op: &Op) -> (u64, bool) {
     assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_norm != crate::NORM_TABLE);
     let mut replaced = 0;
@@ -125,18 +130,18 @@ pub fn convert_filling(bits: u64, op: &Op) -> (u64, bool) {
     (bits, replaced != 0)
 }
 
-/// The checksum of `data`, computed in parts that are joined as the device joins them.
+/// Returns the checksum of `data`. It is computed in parts that are joined as on the device.
 pub fn checksum(kind: ChecksumKind, data: &[u8]) -> u32 {
     // SAFETY: pointer and length are those of the slice.
     unsafe { dz_host_checksum(kind as u32, data.as_ptr(), data.len() as u64) }
 }
 
-/// What `dz_inflate_*` do with one raw deflate stream: bytes decoded into `out`, or the status (as nvCOMP numbers them:
-/// 12 corrupt, 15 more than fits `out`, 20 wrong length of the input). `small`: with fewer threads and less room than any of
-/// the kernels have, so that a short stream comes to all the edges.
+/// Decodes one raw deflate stream into `out` as `dz_inflate_*` do. Returns the number of bytes decoded.
+///
+/// `small` uses fewer threads and smaller buffers than the kernels, so that a short stream reaches all edge cases.
 ///
 /// # Errors
-/// The status, if it isn't 0.
+/// The status, in nvCOMP's numbers: 12 corrupt, 15 more bytes than fit into `out`, 20 wrong length of the input.
 pub fn inflate(input: &[u8], out: &mut [u8], small: bool) -> Result<usize, i32> {
     let (mut produced, len) = (0, input.len() as u64);
     // SAFETY: pointers and lengths are those of the slices; the decoder stays within them whatever the input is.
@@ -146,35 +151,35 @@ pub fn inflate(input: &[u8], out: &mut [u8], small: bool) -> Result<usize, i32> 
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }
 
-/// What `dz_lz4` does with one stream, by all lanes of a warp, with a ring of `ring` bytes (4096 or 16384) for recent output:
-/// bytes decoded into `out`, or the status (as nvCOMP numbers them: 12 corrupt, 15 more than fits `out`, 20 the input
-/// ends too early).
+/// Decodes one stream into `out` as `dz_lz4` does, with all lanes of one warp. Returns the number of bytes decoded.
+///
+/// `ring` is the size of the buffer for recent output in bytes: 4096 or 16384.
 ///
 /// # Errors
-/// The status, if it isn't 0.
+/// The status, in nvCOMP's numbers: 12 corrupt, 15 more bytes than fit into `out`, 20 the input ends too early.
 pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Result<usize, i32> {
     assert!(matches!(ring, 4096 | 16384));
     let mut produced = 0;
     let (capacity, to) = (out.len() as u64, out.as_mut_ptr());
-    // SAFETY: pointers and lengths are those of the slices; the decoder writes only to `out`, and reads outside of `input` only
-    // what shares an aligned word with it.
+    // SAFETY: pointers and lengths are those of the slices. The decoder writes only to `out`. Outside of `input` it
+    // reads only bytes that share an aligned word of four bytes with it.
     let status =
         unsafe { dz_host_stream(kind as u32, input.as_ptr(), input.len() as u64, to, capacity, &mut produced, ring) };
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }
 
-/// What `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*` do with a wave, on host memory: each frame's bytes
-/// written, and its status.
+/// Decodes a wave in host memory as `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*` do. Returns for each
+/// frame the number of bytes written, and its status.
 ///
 /// # Safety
-/// The wave was put together with [`Wave::push`] from [plans](crate::zstd_plan::plan) of the same bytes that lie at the
-/// frames' addresses, and each output has room for its plan's capacity.
+/// The wave was made with [`Wave::push`] from [plans](crate::zstd_plan::plan) of the same bytes that lie at the frames'
+/// addresses. Each output has room for its plan's capacity.
 pub unsafe fn zstd(wave: &Wave) -> Vec<(u64, i32)> {
     let mut workspace = vec![0u128; (wave.workspace / 16) as usize];
     let mut results = vec![BlockResult::default(); wave.blocks.len()];
     let (mut out_bytes, mut statuses) = (vec![0u64; wave.frames.len()], vec![0i32; wave.frames.len()]);
-    // SAFETY: the arrays have the lengths that the wave says; the caller vouches for the addresses in it. The decoder
-    // stays within what the plans name, whatever the frames' bytes are.
+    // SAFETY: the arrays have the lengths that the wave needs; the caller vouches for the addresses in it. The decoder
+    // stays within the memory that the plans describe, whatever the frames' bytes are.
     unsafe {
         dz_host_zstd(
             wave.frames.as_ptr(),

@@ -1,26 +1,26 @@
 //! The CUDA kernels of dali-zarr as one fat binary, and the structures that host and device share.
 //!
-//! The structures mirror `cuda/layout.cuh`; both sides assert their sizes. How the kernels are launched is said beside
-//! each of them under `cuda/`; [`host`] is their element function and arithmetic on the CPU.
+//! The structures mirror `cuda/layout.cuh`; both sides assert their sizes. The comment on each kernel in `cuda/` says
+//! how to launch it. [`host`] runs the kernels' code on the CPU.
 
 pub mod host;
 pub mod zstd;
 pub mod zstd_plan;
 
-/// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`, `dz_zstd_sequences`
-/// and those of [`INFLATE`] and [`zstd::EXECUTE`].
+/// All kernels: machine code for the architectures of `build.rs`, and PTX for others. Contains `dz_assemble`,
+/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`,
+/// `dz_zstd_sequences` and the kernels in [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// A version of CUDA.
 pub struct Cuda {
-    /// Its first number.
+    /// Major version.
     pub major: i32,
-    /// The first of NVIDIA's drivers for it.
+    /// The oldest driver branch that supports it, e.g. 580.
     pub driver: u32,
 }
 
-/// The CUDA that compiled the kernels. Drivers of this one and of later ones load them.
+/// The CUDA version that compiled the kernels. Drivers for this or a later version can load them.
 pub const CUDA: Cuda =
     if cfg!(dali_zarr_cuda_12) { Cuda { major: 12, driver: 525 } } else { Cuda { major: 13, driver: 580 } };
 
@@ -30,22 +30,24 @@ pub const TILE: u32 = 8192;
 /// Threads in a block of the kernels that assemble, verify checksums and gather.
 pub const THREADS: u32 = 256;
 
-/// The kernels that decode raw deflate streams, a block of threads for each, with the threads in their blocks.
+/// Names of the kernels that decode raw deflate streams, and their threads per block. One block decodes one stream.
 pub const INFLATE: [(&str, u32); 2] = [("dz_inflate_512", 512), ("dz_inflate_256", 256)];
 
 /// Bytes that one block of `dz_gather` moves: a [`CopyJob`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
-/// Which of [`INFLATE`] suits so many streams, on a device with so many multiprocessors: the first as long as all streams
-/// run at once. Each multiprocessor has the registers for 1024 threads of these kernels. Fewer threads than the second's
-/// are slower for any number of streams, short ones too.
+/// Returns the index in [`INFLATE`] of the kernel to use for this number of streams and multiprocessors: the first
+/// kernel with which all streams run at once, or else the last.
+///
+/// Each multiprocessor has registers for 1024 threads of these kernels. Blocks of fewer than 256 threads are slower for
+/// any number of streams, even for short ones.
 pub fn inflate_kernel(streams: usize, multiprocessors: u32) -> usize {
     let room = u64::from(multiprocessors) * 1024;
     let fits = |&(_, threads): &(&str, u32)| streams as u64 * u64::from(threads) <= room;
     INFLATE.iter().position(fits).unwrap_or(INFLATE.len() - 1)
 }
 
-/// Dimensions of one [`Job`] at most. Boxes with more are cut into several jobs by the host.
+/// Most dimensions of one [`Job`]. The host cuts boxes with more dimensions into several jobs.
 pub const MAX_DIMS: usize = 8;
 
 /// Where a [`Job`] takes its elements from.
@@ -56,50 +58,54 @@ pub enum Source {
     Chunk = 0,
     /// The array's fill value, [`Op::fill`], which then goes through the operation like any stored element.
     Fill = 1,
-    /// [`Op::pad`], cast to the output's type and nothing else: elements outside the region of interest.
+    /// [`Op::pad`], which is only cast to the output's type. For elements outside the region of interest.
     Pad = 2,
 }
 
-/// Missing values that an [`Op`] has room for.
+/// Most missing values that fit into an [`Op`] itself; see [`Op::missing`].
 pub const MAX_INLINE: usize = 2;
 
-/// [`Op::has_norm`] of an operation whose elements have the mean and stddev of their channel, from a table. Its jobs say by
-/// [`Job::set_channels`] which channel an element is of, and have at most [`MAX_DIMS`]` - 1` dimensions. `dz_assemble_channels`
-/// takes these operations, and the other kernels all others.
+/// Value of [`Op::has_norm`] for operations that normalise each element by the mean and stddev of its channel, from a
+/// table.
+///
+/// Jobs of these operations set the channels with [`Job::set_channels`], and have at most [`MAX_DIMS`]` - 1`
+/// dimensions. `dz_assemble_channels` takes only these operations; `dz_assemble` and `dz_assemble_fill` take all
+/// others.
 pub const NORM_TABLE: i32 = 2;
 
 /// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Op {
-    /// Type of the stored elements (after `_Unsigned`).
+    /// Type of the stored elements, after the attribute `_Unsigned` was applied.
     pub src_dtype: i32,
     /// Type of the output's elements.
     pub dst_dtype: i32,
     /// Nonzero: the stored bytes of each element are in the other byte order.
     pub swap: i32,
-    /// How many stored values mean "missing".
+    /// Number of stored values that mean "missing".
     pub num_missing: i32,
-    /// Nonzero: multiply by `scale`, in float64; or, if `decoded` is int64, convert to int64 and multiply there, modulo 2^64.
-    /// There is no missing value and no offset then.
+    /// Nonzero: multiply by `scale` in float64. But if `decoded` is int64: convert to int64 and multiply in int64,
+    /// modulo 2^64; there is then no missing value and no offset.
     pub has_scale: i32,
-    /// Nonzero: add `offset`, in float64, after `scale`, without contraction to one rounding.
+    /// Nonzero: add `offset` in float64, after `scale`. Both steps round separately (no fused multiply-add).
     pub has_offset: i32,
     /// Nonzero: subtract `mean` and divide by `stddev`, in float64. See also [`NORM_TABLE`].
     pub has_norm: i32,
-    /// The type that decoding by CF conventions yields: after `scale` and after `offset` the value is rounded to it, if it
-    /// is float32 or float16.
+    /// The type that decoding by CF conventions yields. If it is float32 or float16, the value is rounded to it after
+    /// `scale` and again after `offset`.
     pub decoded: i32,
-    /// Stored values that mean "missing" and become NaN, as bits of `src_dtype` in native order, zero-extended. If there are
-    /// more than fit, the first entry is the address of all of them: float64, in ascending order.
+    /// Stored values that mean "missing" and become NaN: bits of `src_dtype` in native byte order, zero-extended. If
+    /// there are more than [`MAX_INLINE`], the first entry is the address of a list of all of them: float64, ascending.
     pub missing: [u64; MAX_INLINE],
-    /// The array's fill value: bits of `src_dtype` in native order, zero-extended.
+    /// The array's fill value: bits of `src_dtype` in native byte order, zero-extended.
     pub fill: u64,
-    /// See `has_scale`. In int64, the bits of the factor.
+    /// See `has_scale`. For a multiplication in int64: the bits of the int64 factor.
     pub scale: f64,
     /// See `has_offset`.
     pub offset: f64,
-    /// See `has_norm`. With a table, its address as bits: for each channel the mean and the stddev, float64.
+    /// See `has_norm`. With [`NORM_TABLE`]: the bits of the table's address. The table has two float64 for each
+    /// channel, mean and stddev.
     pub mean: f64,
     /// See `has_norm`.
     pub stddev: f64,
@@ -107,15 +113,15 @@ pub struct Op {
     pub pad: f64,
     /// See `has_fillna`.
     pub fillna: f64,
-    /// Nonzero: replace NaNs, stored or made by what comes before, by `fillna`, then go on with `mean` and `stddev`. Not beside a
-    /// factor in int64, which leaves no NaN.
+    /// Nonzero: replace NaNs by `fillna` (stored NaNs, and those that the steps above made), then apply `mean` and
+    /// `stddev`. Never together with a multiplication in int64, which leaves no NaN.
     pub has_fillna: i32,
-    /// The number of the counter to which replaced elements are added.
+    /// Index of the counter to which the number of replaced elements is added.
     pub counter: i32,
 }
 
 impl Op {
-    /// Converts from one type to another, both `DType` discriminants, and does nothing else.
+    /// Returns an operation that only converts from one type to another (both are `DType` discriminants).
     pub const fn cast(src_dtype: i32, dst_dtype: i32) -> Self {
         Self {
             src_dtype,
@@ -142,11 +148,12 @@ impl Op {
 
 /// How the bytes of a decoded chunk were permuted, in blocks, before they were compressed (Blosc 1's shuffles).
 ///
-/// A block of `len` bytes holds `n = floor(len / typesize)` elements of the shuffle. The bytes behind them are not moved.
+/// A block of `len` bytes holds `n = floor(len / typesize)` elements of the shuffle. The bytes after them are not
+/// moved.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shuffle {
-    /// Not at all.
+    /// Not permuted.
     None = 0,
     /// Byte `j` of element `i` lies at `j * n + i` of its block.
     Byte = 1,
@@ -161,22 +168,22 @@ pub enum Shuffle {
 pub struct Layout {
     /// Bytes of the chunk, less than 2^31.
     pub nbytes: u32,
-    /// Bytes of a block, at least 1. The chunk's last block is shorter if they don't divide the chunk.
+    /// Bytes of a block, at least 1. The chunk's last block is shorter if `nbytes` isn't a multiple of it.
     pub blocksize: u32,
     /// A [`Shuffle`].
     pub shuffle: u8,
-    /// Bytes of an element of the shuffle, at least 1; not always those of the array's elements.
+    /// Bytes of an element of the shuffle, at least 1. May differ from the size of the array's elements.
     pub typesize: u8,
     /// Zero.
     pub reserved: u16,
 }
 
 impl Layout {
-    /// The bytes in their true order. The other fields mean nothing then.
+    /// The bytes are in their true order. The other fields are unused.
     pub const NONE: Self = Self { nbytes: 0, blocksize: 0, shuffle: Shuffle::None as u8, typesize: 0, reserved: 0 };
 }
 
-/// One box of elements to be moved from a decoded chunk (or from nothing) into an output.
+/// One box of elements to write to an output: from a decoded chunk, or one constant for all elements (see [`Source`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
@@ -191,23 +198,25 @@ pub struct Job {
     pub source: u32,
     /// Dimensions in use, at least 1.
     pub ndim: u32,
-    /// In a plan, the number of the output that `dst` is counted from. 0 for the kernels.
+    /// In a plan: the index of the output, and `dst` counts from that output's beginning. In jobs for the kernels: 0.
     pub output: u32,
     /// Elements along each dimension, innermost last; each at least 1.
     pub extent: [u32; MAX_DIMS],
-    /// Distance in elements of the source; may be 0 (broadcast) or negative.
+    /// Distance between neighbours along each dimension, in elements of the source; may be 0 (broadcast) or negative.
     pub src_stride: [i64; MAX_DIMS],
-    /// Distance in elements of the output.
+    /// Distance between neighbours along each dimension, in elements of the output.
     pub dst_stride: [i64; MAX_DIMS],
     /// How the chunk is shuffled. Unused unless `source` is [`Source::Chunk`].
     pub layout: Layout,
-    /// If the chunk is shuffled: where the box's first element begins, in bytes of the chunk in true order. Else unused.
+    /// If the chunk is shuffled: byte position of the box's first element in the chunk's true order. Otherwise unused.
     pub src_offset: u32,
 }
 
 impl Job {
-    /// A box of elements of a chunk that isn't shuffled, for the first operation: addresses of its first element in the chunk and in
-    /// the output, and for each dimension, innermost last, the elements and the distances of the two.
+    /// Returns a job with operation 0 that moves a box of elements from a chunk that isn't shuffled.
+    ///
+    /// `src` and `dst` are the addresses of the box's first element in the chunk and in the output. `dims` gives for
+    /// each dimension, innermost last, the number of elements, the stride in the chunk and the stride in the output.
     ///
     /// # Panics
     /// If there are more than [`MAX_DIMS`] dimensions.
@@ -232,11 +241,12 @@ impl Job {
         job
     }
 
-    /// Says which channel each element is of, for operations with [`NORM_TABLE`]: along dimension `dim` the first elements are of
-    /// channel `first`, and each next ones of the channel `step` further. The entries of the arrays that no dimension uses keep it.
+    /// Sets the channel of each element, for operations with [`NORM_TABLE`]: elements at index `i` of dimension `dim`
+    /// belong to channel `first + i * step`. The values are stored in the last entries of `extent`, `src_stride` and
+    /// `dst_stride`.
     ///
     /// # Panics
-    /// If all dimensions are in use, or there is no such dimension.
+    /// If the job uses all [`MAX_DIMS`] dimensions, or has no dimension `dim`.
     pub fn set_channels(&mut self, dim: usize, first: i64, step: i64) {
         assert!(
             dim < self.ndim as usize && self.ndim < MAX_DIMS as u32,
@@ -246,13 +256,13 @@ impl Job {
         (self.extent[last], self.src_stride[last], self.dst_stride[last]) = (dim as u32, first, step);
     }
 
-    /// What [`Self::set_channels`] said: the dimension, its first channel, and the distance to the next one.
+    /// Returns the arguments of [`Self::set_channels`]: the dimension, its first channel and the step between channels.
     pub const fn channels(&self) -> (usize, i64, i64) {
         let last = MAX_DIMS - 1;
         (self.extent[last] as usize, self.src_stride[last], self.dst_stride[last])
     }
 
-    /// Says in what order the bytes of the chunk lie, whose first byte is at `base`, with `src` in it.
+    /// Sets the order of the chunk's bytes. `base` is the address of the chunk's first byte.
     pub fn arrange(&mut self, base: u64, layout: Layout) {
         if self.layout.shuffle != Shuffle::None as u8 {
             self.src += u64::from(self.src_offset);
@@ -267,17 +277,17 @@ impl Job {
     }
 }
 
-/// A checksum that a codec carries.
+/// The algorithm of a codec's checksum.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumKind {
-    /// Of gzip, RFC 1952.
+    /// CRC-32 of gzip, RFC 1952.
     Crc32 = 0,
-    /// Of zlib, RFC 1950.
+    /// Adler-32 of zlib, RFC 1950.
     Adler32 = 1,
     /// The low 32 bits of XXH64 with seed 0, of zstd frames, RFC 8878.
     Xxh64Low = 2,
-    /// Castagnoli's, RFC 3720.
+    /// CRC-32C (Castagnoli), RFC 3720.
     Crc32c = 3,
 }
 
@@ -291,7 +301,7 @@ pub struct ChecksumJob {
     pub len: u64,
     /// A [`ChecksumKind`].
     pub kind: u32,
-    /// What the codec says.
+    /// The checksum that the encoded data carries.
     pub expected: u32,
 }
 
@@ -299,16 +309,16 @@ pub struct ChecksumJob {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumResult {
-    /// Nonzero: `found` is not what was expected.
+    /// Nonzero: `found` differs from [`ChecksumJob::expected`].
     pub mismatch: u32,
     /// The checksum of the decoded bytes.
     pub found: u32,
 }
 
-/// Threads of a block of `dz_lz4`: a warp that reads headers, and the others that write.
+/// Threads of a block of `dz_lz4`: one warp reads headers, the others write output.
 pub const LZ4_THREADS: u32 = 128;
 
-/// What a stream that `dz_lz4` decodes is.
+/// The format of a stream that `dz_lz4` decodes.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKind {
@@ -316,7 +326,7 @@ pub enum StreamKind {
     Lz4 = 0,
     /// A raw Snappy block.
     Snappy = 1,
-    /// The decoded bytes as they are.
+    /// Uncompressed bytes.
     Stored = 2,
 }
 
@@ -328,7 +338,7 @@ pub struct CopyJob {
     pub src: u64,
     /// Address of the first byte to write.
     pub dst: u64,
-    /// Bytes.
+    /// Bytes to copy.
     pub len: u64,
 }
 

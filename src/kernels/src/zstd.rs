@@ -1,73 +1,81 @@
-//! Zstd frames (RFC 8878) for `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`: the structures that they share with the
-//! host, which mirror `cuda/zstd_layout.cuh`, and how a wave of frames is put together.
+//! Waves of zstd frames (RFC 8878) for `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. The structures
+//! mirror `cuda/zstd_layout.cuh`.
 //!
-//! A wave: each frame's [`plan`](crate::zstd_plan::plan), all of them [pushed](Wave::push) with the addresses of their
-//! bytes and their output; the arrays of the [`Wave`] copied to the device, with [`Wave::workspace`] bytes of workspace,
-//! a [`BlockResult`] for each block, and a u64 and an i32 for each frame; then on one stream
-//! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: [`entropy`] gives the grid,
-//!   unless `n_work` is 0;
-//! - `dz_zstd_sequences` with the same arguments, by [`sequences`];
-//! - one of [`EXECUTE`], which [`Wave::execute_kernel`] chooses, `(frames, blocks, workspace, results, out_bytes,
-//!   statuses)`: a block of threads for each frame.
+//! To decode frames:
+//! 1. Make a [`plan`](crate::zstd_plan::plan) of each frame, and [push](Wave::push) it to a [`Wave`] with the addresses
+//!    of the frame's bytes and of its output.
+//! 2. Copy the arrays of the wave to the device. Allocate [`Wave::workspace`] bytes of workspace, a [`BlockResult`] for
+//!    each block, and a u64 and an i32 for each frame.
+//! 3. Launch three kernels on one stream:
+//!    - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`, with the grid of [`entropy`];
+//!    - `dz_zstd_sequences` with the same arguments, and the grid of [`sequences`];
+//!    - the kernel of [`EXECUTE`] that [`Wave::execute_kernel`] chooses, `(frames, blocks, workspace, results,
+//!      out_bytes, statuses)`, with one block of threads for each frame.
 //!
-//! Nothing but the outputs' capacities and the workspace is written, and nothing but these and the frames is read,
-//! whatever the frames hold. Addresses may have any alignment. But whole aligned words are read: frames must lie in an allocation
-//! that begins and ends at a multiple of 16, outputs and the workspace in one that begins and ends at a multiple of four. A frame was
-//! decoded if its status is 0, which says that it gave just its capacity of bytes. A content checksum is not verified.
+//!    If `n_work` is 0, leave out the first two.
+//!
+//! Whatever the frames hold, the kernels write only to the arrays above, the workspace and the outputs (within their
+//! capacities), and read only these and the frames. Addresses may have any alignment. But the kernels read whole
+//! aligned words: frames must lie in an allocation that begins and ends at a multiple of 16, outputs and the workspace
+//! in one that begins and ends at a multiple of four. Status 0 means that the frame decoded to exactly its capacity of
+//! bytes. Content checksums are not verified.
 
 use crate::zstd_plan::FramePlan;
 
-/// How a kernel that works on the compressed blocks of frames is launched.
+/// Launch parameters of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks of threads.
     pub blocks: u32,
-    /// Threads in each.
+    /// Threads in a block.
     pub threads: u32,
-    /// Bytes of dynamic shared memory of each.
+    /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
 }
 
 impl From<(u32, u32)> for Grid {
-    /// Of blocks and threads, without shared memory.
+    /// Makes a grid from blocks and threads, without dynamic shared memory.
     fn from((blocks, threads): (u32, u32)) -> Self {
         Self { blocks, threads, shared: 0 }
     }
 }
 
-/// Compressed blocks that a warp of `dz_zstd_entropy` decodes, the shared memory that it takes for them, and the most warps of a
-/// block of threads.
+/// Compressed blocks that one warp of `dz_zstd_entropy` decodes.
 const ENTROPY_GROUP: u32 = 8;
+/// Bytes of shared memory for one warp of `dz_zstd_entropy`.
 const ENTROPY_SHARED: u32 = 44_128;
+/// Most warps in a block of threads of `dz_zstd_entropy`.
 const ENTROPY_WARPS: u32 = 8;
 
-/// The grid of `dz_zstd_entropy` for so many compressed blocks, on a device where a block of threads may have so much shared memory.
+/// Returns the grid of `dz_zstd_entropy` for `compressed_blocks`, on a device where a block of threads may have
+/// `shared` bytes of shared memory.
 ///
-/// As many warps as fit stand in one block of threads, so that they are together on few multiprocessors: a kernel of somebody else
-/// that needs much shared memory finds room on the others.
+/// A block of threads has as many warps as fit, so that the warps run on few multiprocessors. Other kernels that need
+/// much shared memory, for example those of a model, then find room on the other multiprocessors.
 pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
     let groups = compressed_blocks.div_ceil(ENTROPY_GROUP);
     let warps = (entropy_shared(shared) / ENTROPY_SHARED).min(groups).max(1);
     Grid { blocks: 2 * groups.div_ceil(warps), threads: 32 * warps, shared: warps * ENTROPY_SHARED }
 }
 
-/// The most dynamic shared memory that a block of `dz_zstd_entropy` takes on such a device.
+/// Returns the most bytes of dynamic shared memory that a block of `dz_zstd_entropy` takes, on a device where a block
+/// may have `shared` bytes.
 pub fn entropy_shared(shared: u32) -> u32 {
     (shared / ENTROPY_SHARED).clamp(1, ENTROPY_WARPS) * ENTROPY_SHARED
 }
 
-/// The grid of `dz_zstd_sequences` for so many compressed blocks.
+/// Returns the grid of `dz_zstd_sequences` for this number of compressed blocks.
 pub const fn sequences(compressed_blocks: u32) -> Grid {
     Grid { blocks: compressed_blocks, threads: 128, shared: 0 }
 }
 
-/// The kernels that write the bytes of frames, with the threads in their blocks.
+/// Names of the kernels that write the bytes of frames, and their threads per block.
 pub const EXECUTE: [(&str, u32); 3] =
     [("dz_zstd_execute_1024", 1024), ("dz_zstd_execute_256", 256), ("dz_zstd_execute_128", 128)];
 
 /// Status of a frame that was decoded.
 pub const GOOD: i32 = 0;
-/// Status of a frame whose bytes mean nothing.
+/// Status of a damaged frame.
 pub const DAMAGED: i32 = 12;
 /// Status of a frame that decodes to more than its capacity.
 pub const TOO_MUCH: i32 = 15;
@@ -82,7 +90,7 @@ pub struct Frame {
     pub src: u64,
     /// Address of its output.
     pub dst: u64,
-    /// Where its part of the workspace begins; a multiple of 16.
+    /// Byte offset of its part of the workspace; a multiple of 16.
     pub workspace: u64,
     /// Bytes of the frame.
     pub len: u32,
@@ -90,7 +98,7 @@ pub struct Frame {
     pub capacity: u32,
     /// Index of its first [`Block`].
     pub first_block: u32,
-    /// How many it has.
+    /// Number of its blocks.
     pub blocks: u32,
     /// Bytes that one block may decode to.
     pub max_block: u32,
@@ -98,13 +106,13 @@ pub struct Frame {
     pub reserved: u32,
 }
 
-/// What a [`Block`] is.
+/// The type of a [`Block`].
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// Its bytes as they are.
+    /// Uncompressed bytes.
     Raw = 0,
-    /// One byte, many times.
+    /// One byte, repeated.
     Run = 1,
     /// Literals and sequences.
     Compressed = 2,
@@ -114,57 +122,58 @@ pub enum BlockKind {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiteralsKind {
-    /// As they are.
+    /// Uncompressed bytes.
     Raw = 0,
-    /// One byte, many times.
+    /// One byte, repeated.
     Run = 1,
     /// One stream of Huffman codes.
     OneStream = 2,
-    /// Four streams behind a table of their lengths.
+    /// Four streams of Huffman codes, after a table of their lengths.
     FourStreams = 3,
 }
 
-/// One block of a frame. Positions are relative to the frame, indexes of blocks to its first block.
+/// One block of a frame. Positions are byte offsets in the frame. Indexes of blocks count from the frame's first block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Index of the [`Frame`].
     pub frame: u32,
-    /// What it is.
+    /// Type of the block.
     pub kind: BlockKind,
     /// How its literals are stored.
     pub literals_kind: LiteralsKind,
-    /// The compression modes of its sequences as it has them.
+    /// The compression modes of its sequences: the byte of the block, section 3.1.1.3.2.1.
     pub modes: u8,
     /// Zero.
     pub reserved: u8,
-    /// Its content.
+    /// Position of the content.
     pub at: u32,
-    /// Bytes of the content; of a run: how often its byte comes.
+    /// Bytes of the content. For a run: how often its byte is repeated.
     pub size: u32,
-    /// Literals without their header.
+    /// Position of the literals, after their header.
     pub literals_at: u32,
-    /// Their bytes as stored, with the Huffman table's description.
+    /// Bytes of the stored literals, including the description of the Huffman table.
     pub literals_size: u32,
-    /// How many literals.
+    /// Number of literals.
     pub literals: u32,
-    /// The first description of a table behind the modes.
+    /// Position after the modes: the first description of a table, or else the bits of the sequences.
     pub sequences_at: u32,
-    /// How many sequences.
+    /// Number of sequences.
     pub sequences: u32,
-    /// The block whose Huffman table is used.
+    /// Index of the block that holds the Huffman table.
     pub huffman: u32,
-    /// The blocks whose tables of literal lengths, offsets and match lengths are used.
+    /// Indexes of the blocks that hold the tables of literal lengths, offsets and match lengths.
     pub tables: [u32; 3],
-    /// Where decoded literals go in the frame's workspace.
+    /// Byte offset in the frame's workspace for the decoded literals.
     pub literals_to: u32,
-    /// Where sequences go, a multiple of 16. Their bytes are rounded up to one: two are written at a time.
+    /// Byte offset in the frame's workspace for the sequences, a multiple of 16. The room for them is rounded up to a
+    /// multiple of 16 bytes, because two sequences are written at a time.
     pub sequences_to: u32,
     /// Zero.
     pub unused: u32,
 }
 
-/// What `dz_zstd_entropy` and `dz_zstd_sequences` find for one compressed block.
+/// What `dz_zstd_entropy` and `dz_zstd_sequences` return for one compressed block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockResult {
@@ -174,20 +183,21 @@ pub struct BlockResult {
     pub sequences: i32,
     /// Bytes that the block decodes to.
     pub size: u32,
-    /// The last offsets, maybe symbolic.
+    /// The last three offsets, the latest first. May be symbols that stand for those of the block before (see
+    /// `cuda/zstd_layout.cuh`).
     pub repeat: [u32; 3],
 }
 
 const _: () = assert!(size_of::<Frame>() == 48 && size_of::<Block>() == 64 && size_of::<BlockResult>() == 24);
 
-/// The frames that are decoded together.
+/// Frames that are decoded together.
 #[derive(Clone, Debug, Default)]
 pub struct Wave {
     /// In the order in which they were pushed.
     pub frames: Vec<Frame>,
     /// The blocks of all frames.
     pub blocks: Vec<Block>,
-    /// Indexes into `blocks` of those that `dz_zstd_entropy` decodes.
+    /// Indexes into `blocks` of the compressed blocks.
     pub work: Vec<u32>,
     /// Bytes of workspace that the frames need.
     pub workspace: u64,
@@ -222,8 +232,9 @@ impl Wave {
         self.workspace += u64::from(plan.workspace);
     }
 
-    /// Which of [`EXECUTE`] suits the number of frames, on a device with so many multiprocessors: the most threads a frame with which
-    /// all frames are done in two rounds. Each multiprocessor has the registers for 1024 threads of these kernels.
+    /// Returns the index in [`EXECUTE`] of the kernel to use on a device with this number of multiprocessors: the one
+    /// with the most threads per frame that decodes all frames in at most two rounds, or else the last. Each
+    /// multiprocessor has registers for 1024 threads of these kernels.
     pub fn execute_kernel(&self, multiprocessors: u32) -> usize {
         let room = u64::from(multiprocessors) * 2 * 1024;
         let fits = |&(_, threads): &(&str, u32)| self.frames.len() as u64 * u64::from(threads) <= room;

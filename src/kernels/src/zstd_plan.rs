@@ -1,18 +1,19 @@
-//! Finds out where the parts of a zstd frame's blocks lie (RFC 8878), so that the device can decode all of them at
-//! once: [`plan`].
+//! [`plan`] finds where the parts of a zstd frame's blocks lie (RFC 8878), so that the device can decode all blocks at
+//! once.
 //!
-//! Only headers are read, a few bytes for each block. What is entropy-coded, with the descriptions of the tables, is
-//! left to the device, which trusts none of it. Whatever a plan says is verified: every part lies within the frame, and
-//! every table that a block repeats is one that an earlier block has.
+//! It reads only headers, a few bytes of each block. The device reads the entropy-coded parts and the descriptions of
+//! tables, and trusts none of them. Everything in a plan is verified: every part lies within the frame, and every table
+//! that a block repeats is defined by an earlier block.
 
 use crate::zstd::{Block, BlockKind, LiteralsKind};
 
 const MAGIC: u32 = 0xfd2f_b528;
-/// Of a block, decoded or compressed.
+/// Most bytes of a block, decoded or compressed.
 const MAX_BLOCK: usize = 128 << 10;
-/// The largest window that the reference decoder takes without being asked to.
+/// Largest window in bytes that the reference decoder accepts by default.
 const MAX_WINDOW: u64 = 128 << 20;
-/// Decoded and compressed bytes of one frame at most: offsets have 28 bits in the workspace, less what symbols take.
+/// Most bytes of one frame, decoded or compressed. An offset has 28 bits in the workspace, and symbols take some of its
+/// values.
 pub const MAX_FRAME: usize = 128 << 20;
 
 /// One frame, ready for a [`Wave`](crate::zstd::Wave).
@@ -26,17 +27,17 @@ pub struct FramePlan {
     pub capacity: u32,
     /// Bytes that one block may decode to.
     pub max_block: u32,
-    /// Bytes of workspace, a multiple of 16: eight for each sequence and one for each literal that is entropy-coded. A
-    /// sequence stands for at least three bytes, so that this is at most 8/3 of the capacity, and 32 a block.
+    /// Bytes of workspace, a multiple of 16: eight for each sequence and one for each entropy-coded literal. A sequence
+    /// stands for at least three bytes, so this is at most 8/3 of the capacity plus 32 bytes for each block.
     pub workspace: u32,
-    /// The low 32 bits of XXH64 of the decoded bytes, if the frame has them.
+    /// The low 32 bits of XXH64 of the decoded bytes; `None` if the frame has no checksum.
     pub checksum: Option<u32>,
 }
 
-/// Plans the decoding of `data`, which must be one frame that decodes to `decoded_len` bytes.
+/// Plans the decoding of `data`, which must be exactly one frame that decodes to `decoded_len` bytes.
 ///
 /// # Errors
-/// Why the device can't be given the frame, as the end of a sentence.
+/// The reason why the device can't decode the frame, worded as the end of a sentence.
 pub fn plan(data: &[u8], decoded_len: usize) -> Result<FramePlan, &'static str> {
     if decoded_len == 0 || decoded_len > MAX_FRAME || data.len() > MAX_FRAME {
         return Err("it is empty, or larger than the GPU's decoder takes");
@@ -45,7 +46,7 @@ pub fn plan(data: &[u8], decoded_len: usize) -> Result<FramePlan, &'static str> 
     let mut scan = Scan { data, max_block: header.max_block, huffman: None, tables: [None; 3], workspace: 0 };
     let mut blocks = Vec::with_capacity(decoded_len.div_ceil(header.max_block) + 1);
     let mut at = header.size;
-    // The decoded length is known only between bounds, since the lengths of matches are entropy-coded.
+    // Bounds of the decoded length. Its exact value is unknown, because the lengths of matches are entropy-coded.
     let (mut least, mut most) = (0usize, 0usize);
     loop {
         let raw = little_endian(data, at, 3).ok_or("its zstd frame ends before its last block")?;
@@ -119,7 +120,7 @@ pub fn plan(data: &[u8], decoded_len: usize) -> Result<FramePlan, &'static str> 
     })
 }
 
-/// `n` bytes (at most 8) at `at`.
+/// Returns `n` bytes (at most 8) at `at` as a little-endian number; `None` if `data` ends before.
 fn little_endian(data: &[u8], at: usize, n: usize) -> Option<u64> {
     let bytes = data.get(at..at.checked_add(n)?)?;
     Some(bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
@@ -131,7 +132,7 @@ struct Header {
     checksum: bool,
 }
 
-/// Section 3.1.1.1.
+/// Parses the frame header, section 3.1.1.1.
 fn frame_header(data: &[u8], decoded_len: usize) -> Result<Header, &'static str> {
     const SHORT: &str = "its zstd frame ends within its header";
     if little_endian(data, 0, 4).ok_or(SHORT)? != u64::from(MAGIC) {
@@ -168,20 +169,21 @@ fn frame_header(data: &[u8], decoded_len: usize) -> Result<Header, &'static str>
     Ok(Header { size: at + width, max_block, checksum: descriptor & 4 != 0 })
 }
 
-/// What is known while the blocks are gone through.
+/// State of the scan over a frame's blocks.
 struct Scan<'a> {
     data: &'a [u8],
     max_block: usize,
-    /// The last block with a Huffman table.
+    /// Index of the last block that defined a Huffman table.
     huffman: Option<u32>,
-    /// The last blocks with tables of literal lengths, offsets and match lengths.
+    /// Indexes of the last blocks that defined tables of literal lengths, offsets and match lengths.
     tables: [Option<u32>; 3],
+    /// Bytes of workspace taken so far.
     workspace: u64,
 }
 
 impl Scan<'_> {
-    /// A compressed block, section 3.1.1.2.3, which lies within the frame: the least and the most bytes that it may
-    /// decode to.
+    /// Scans a compressed block, section 3.1.1.2.3, which lies within the frame. Returns the least and the most bytes
+    /// that it may decode to.
     fn block(&mut self, block: &mut Block, index: u32) -> Result<(usize, usize), &'static str> {
         let content = &self.data[block.at as usize..(block.at + block.size) as usize];
         let used = self.literals(block, content, index)?;
@@ -199,14 +201,15 @@ impl Scan<'_> {
         Ok((least, self.max_block))
     }
 
-    /// Room in the workspace.
+    /// Takes room in the workspace. Returns its byte offset.
     fn take(&mut self, bytes: u64) -> Result<u32, &'static str> {
         let at = u32::try_from(self.workspace).map_err(|_| "it is larger than the GPU's decoder takes")?;
         self.workspace += bytes.next_multiple_of(16);
         Ok(at)
     }
 
-    /// The header of the literals' section, 3.1.1.3.1: the section's bytes, which are in `data`.
+    /// Parses the header of the literals section, 3.1.1.3.1. Returns the section's length in bytes; it lies within
+    /// `data`.
     fn literals(&mut self, block: &mut Block, data: &[u8], index: u32) -> Result<usize, &'static str> {
         const BAD: &str = "the literals of a block of its zstd frame are damaged";
         let first = *data.first().ok_or(BAD)?;
@@ -230,7 +233,7 @@ impl Scan<'_> {
             let mask = (1usize << width) - 1;
             (count, stored) = ((header >> 4) & mask, (header >> (4 + width)) & mask);
             block.literals_kind = if format == 0 { LiteralsKind::OneStream } else { LiteralsKind::FourStreams };
-            // Four streams: the reference decoder takes no fewer than six literals.
+            // The reference decoder refuses four streams with fewer than six literals.
             if count == 0 || (format != 0 && count < 6) {
                 return Err(BAD);
             }
@@ -250,7 +253,7 @@ impl Scan<'_> {
         Ok(header_len + stored)
     }
 
-    /// The header of the sequences' section, 3.1.1.3.2, which takes all of `data`, the end of the block.
+    /// Parses the header of the sequences section, 3.1.1.3.2. The section is all of `data`, the rest of the block.
     fn sequences(&mut self, block: &mut Block, data: &[u8], index: u32) -> Result<(), &'static str> {
         const BAD: &str = "the sequences of a block of its zstd frame are damaged";
         let byte = |at: usize| data.get(at).map(|&b| u32::from(b)).ok_or(BAD);
@@ -262,7 +265,7 @@ impl Scan<'_> {
             _ => (byte(1)? + (byte(2)? << 8) + 0x7f00, 3),
         };
         let modes = byte(at)?;
-        // The bits themselves end with a mark in their last byte.
+        // The last byte of the bits holds a mark, so it isn't zero.
         if modes & 3 != 0 || count == 0 || data.len() == at + 1 || data.last() == Some(&0) {
             return Err(BAD);
         }

@@ -1,12 +1,13 @@
-//! Bindings to nvCOMP's batched zstd decompression, loaded at run time. 5.2, which DALI 2.2 brings, declares it as 5.3 does.
+//! Bindings to nvCOMP's batched zstd decompression, loaded at run time. Versions 5.2 (which DALI 2.2 installs) and 5.3
+//! declare it in the same way.
 //!
-//! Layers: [`sys`] is what bindgen makes of the library's headers; [`result`] wraps each call and turns its status into a
-//! [`Status`] with a name; [`library`] finds and opens the library, once.
+//! Layers: bindgen generates [`sys`] from the library's headers. [`result`] wraps each call and turns its status into a
+//! [`Status`] with a name. [`library`] finds and opens the library, once.
 //!
-//! Nothing here needs CUDA or a driver to build or to load. The library is opened with `RTLD_LOCAL`, since it exports
-//! symbols of other projects (rmm, fmt) that must not meet other copies of them in the process.
+//! Nothing here needs CUDA or a driver to build or to load. The library is opened with `RTLD_LOCAL`, because it exports
+//! symbols of other projects (rmm, fmt), which must not mix with other copies of them in the process.
 
-// Functions of a C library are loaded and called.
+// `unsafe` is needed to load and call functions of a C library.
 #![allow(unsafe_code)]
 
 pub mod library;

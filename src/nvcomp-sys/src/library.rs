@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::{env, fmt};
 
-/// The file that is looked for in the search directories, and the name that the system's loader is asked for last.
+/// The library's file name: looked for in the search directories, then by the system's loader.
 pub const SONAME: &str = "libnvcomp.so.5";
 
-/// What to install, as error messages say it.
+/// Advice on what to install, for error messages.
 pub const ADVICE: &str = "install it with: pip install nvidia-libnvcomp-cu13==5.3.0.16 (nvidia-libnvcomp-cu12 for CUDA 12); or name the library's file in DALI_ZARR_NVCOMP";
 
 /// The opened library.
@@ -40,17 +40,19 @@ static SEARCH_DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static LIBRARY: OnceLock<Library> = OnceLock::new();
 static LOADING: Mutex<()> = Mutex::new(());
 
-/// Where [`load`] looks for the library before it asks the system's loader. Has no effect once the library is loaded.
+/// Sets the directories where [`load`] looks for the library before it asks the system's loader. Has no effect once the
+/// library is loaded.
 pub fn set_search_dirs(dirs: Vec<PathBuf>) {
     *SEARCH_DIRS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = dirs;
 }
 
-/// The library: opened at the first call that succeeds, and never closed. Searched for in this order: the file named
-/// by the environment variable `DALI_ZARR_NVCOMP` (then nowhere else), the directories of [`set_search_dirs`], the
-/// system's loader.
+/// Returns the library. The first call that succeeds opens it; it is never closed.
+///
+/// If the environment variable `DALI_ZARR_NVCOMP` is set, only the file that it names is tried. Otherwise the
+/// directories of [`set_search_dirs`] are searched, then the system's loader is asked.
 ///
 /// # Errors
-/// If it is nowhere, is not of version 5.2 to 5.9 or lacks a function.
+/// If the library isn't found, is not version 5.2 to 5.9, or lacks a function.
 pub fn load() -> Result<&'static Library, LoadError> {
     if let Some(library) = LIBRARY.get() {
         return Ok(library);
@@ -87,8 +89,8 @@ fn candidates() -> Vec<(PathBuf, &'static str)> {
 fn open(path: &Path) -> Result<Library, String> {
     // SAFETY: opening runs the library's initialisers, which need neither CUDA nor a driver.
     let opened = unsafe { unix::Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| e.to_string())?;
-    // SAFETY: the functions have these signatures in every version 5 of the library, and are not called before its
-    // version is known, but for `nvcompGetProperties`, which never changed.
+    // SAFETY: the functions have these signatures in every version 5 of the library. Before the version is known, only
+    // `nvcompGetProperties` is called, which never changed.
     let functions = unsafe { Functions::from_library(opened) }.map_err(|e| e.to_string())?;
     let mut properties = nvcompProperties_t { version: 0, cudart_version: 0 };
     // SAFETY: writes one `nvcompProperties_t`.
@@ -101,7 +103,7 @@ fn open(path: &Path) -> Result<Library, String> {
     Ok(Library { functions, version, path: path.to_owned() })
 }
 
-/// Major, minor, patch of the library's version number.
+/// Splits the library's version number into major, minor and patch.
 pub fn version_parts(version: u32) -> (u32, u32, u32) {
     (version / 1000, version / 100 % 10, version % 100)
 }

@@ -1,5 +1,5 @@
-//! Each call of [`crate::sys`] as a method of [`Library`] that returns a [`Result`]. Thin: the device arrays stay raw
-//! addresses, and whether they are right is the caller's promise.
+//! Wraps each call of [`crate::sys`] in a method of [`Library`] that returns a [`Result`]. Device arrays remain raw
+//! addresses; the caller promises that they are right.
 
 use crate::library::Library;
 use crate::sys::{
@@ -8,16 +8,15 @@ use crate::sys::{
 use std::ffi::c_void;
 use std::fmt;
 
-/// The defaults but for the backend: kernels on the multiprocessors, which need no special memory and run on every device.
+/// Default options except the backend: kernels on the multiprocessors need no special memory and run on every device.
 const ZSTD: ZstdOpts = ZstdOpts { backend: Backend::NVCOMP_DECOMPRESS_BACKEND_CUDA, reserved: [0; 60] };
 
-/// A status other than success, of a call. Compare with the constants of [`nvcompStatus_t`], print for
-/// its name.
+/// The status of a failed call. Compare it with the constants of [`nvcompStatus_t`], or print it for its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub nvcompStatus_t);
 
 impl Status {
-    /// Name and meaning.
+    /// Returns name and meaning.
     fn describe(self) -> (&'static str, &'static str) {
         match self.0 {
             nvcompStatus_t::nvcompSuccess => ("nvcompSuccess", "no error"),
@@ -69,31 +68,33 @@ fn check(status: nvcompStatus_t) -> Result<(), Status> {
     if status == nvcompStatus_t::nvcompSuccess { Ok(()) } else { Err(Status(status)) }
 }
 
-/// Device addresses of the arrays of one batch; each has an entry per stream.
+/// Device addresses of the arrays of one batch. Each array has one entry per stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// Streams.
+    /// Number of streams.
     pub len: usize,
-    /// Where each compressed stream lies (addresses, 64 bits).
+    /// Array of the compressed streams' addresses (64 bits each).
     pub compressed: u64,
-    /// Bytes of each (64 bits).
+    /// Array of the compressed streams' bytes (64 bits each).
     pub compressed_bytes: u64,
-    /// Room for each decoded stream (64 bits).
+    /// Array of the room for each decoded stream in bytes (64 bits each).
     pub capacity: u64,
-    /// Out: bytes that each decoded to (64 bits). May be left unwritten: write a poison value beforehand.
+    /// Output: array of the bytes that each stream decoded to (64 bits each). The library may leave entries unwritten:
+    /// fill the array with an impossible value before.
     pub decoded_bytes: u64,
-    /// Where each decoded stream goes (addresses, 64 bits).
+    /// Array of the decoded streams' addresses (64 bits each).
     pub decoded: u64,
-    /// Out: the status of each stream (32 bits). May be left unwritten likewise.
+    /// Output: array of the streams' statuses (32 bits each). The library may leave entries unwritten: fill the array
+    /// before.
     pub statuses: u64,
 }
 
 impl Library {
-    /// Bytes of workspace for `streams` zstd frames, none of which decodes to more than `max_stream` bytes and all
-    /// together to no more than `max_total`. A formula: touches no device.
+    /// Returns the bytes of workspace for `streams` zstd frames. Each decodes to at most `max_stream` bytes, all
+    /// together to at most `max_total`. This is only a formula; no device is used.
     ///
     /// # Errors
-    /// The library's status, e.g. for a frame larger than it supports.
+    /// The library's status, e.g. if it doesn't support frames as large as `max_stream`.
     pub fn zstd_temp_size(&self, streams: usize, max_stream: usize, max_total: usize) -> Result<usize, Status> {
         let mut bytes = 0;
         // SAFETY: writes one usize.
@@ -106,13 +107,14 @@ impl Library {
     /// Enqueues the decoding of a batch of zstd frames.
     ///
     /// # Errors
-    /// The status of the call; each frame's own status and size come in the batch's arrays.
+    /// The status of the call. The status and size of each frame are written to the batch's arrays.
     ///
     /// # Safety
-    /// The addresses in `batch` are of live device arrays with `batch.len` entries, whose own addresses and sizes are of
-    /// live device memory, in the context that is current; `temp` has `temp_bytes` bytes, at least
-    /// [`Self::zstd_temp_size`]; `stream` is of that context. All stay so until the stream has passed this point. The
-    /// frames are well-formed: the library may read or write out of bounds for those that are not.
+    /// - The addresses in `batch` are of device arrays with `batch.len` entries. The addresses and sizes in these
+    ///   arrays are of device memory. `temp` has `temp_bytes` bytes, at least [`Self::zstd_temp_size`].
+    /// - All this memory, and `stream`, belong to the current context, and stay valid until the stream has passed this
+    ///   point.
+    /// - The frames are well-formed: the library may read or write out of bounds for damaged frames.
     pub unsafe fn zstd_decompress(
         &self,
         batch: &Batch,

@@ -1,4 +1,5 @@
-//! Loading from the PyPI wheel and calling what needs no device. Skips, saying so, where the wheel isn't installed.
+//! Loads the library from the PyPI wheel and calls functions that need no device. If the wheel isn't installed, the
+//! test prints so and is skipped.
 
 use nvcomp_sys::sys::nvcompStatus_t;
 use std::path::PathBuf;
@@ -14,10 +15,10 @@ fn wheel() -> Option<PathBuf> {
     })
 }
 
-/// One test, since the library is loaded once for the process and the environment is the process's.
+/// A single test, because the library is loaded once per process, and the environment belongs to the process.
 #[test]
 fn loads_from_the_wheel_without_a_driver() {
-    // Not found first: the error names what was tried and what to install, and a later call tries anew.
+    // At first the library isn't found: the error names what was tried and what to install. A later call tries again.
     nvcomp_sys::set_search_dirs(vec!["/nonexistent".into()]);
     if let Err(error) = nvcomp_sys::load() {
         let text = error.to_string();

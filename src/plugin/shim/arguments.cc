@@ -1,4 +1,5 @@
-// From DALI's OpSpec to the engine's arguments, and between the two sets of element types.
+// Translates DALI's OpSpec to the engine's arguments, element types in both directions, and the engine's errors to
+// exceptions.
 
 #include <algorithm>
 #include <cstdio>
@@ -57,7 +58,8 @@ std::string ToJson(const std::string &text) { return ToJson(std::string_view(tex
 std::string ToJson(bool value) { return value ? "true" : "false"; }
 std::string ToJson(int64_t value) { return std::to_string(value); }
 
-// As text, because JSON has no numbers for nan and the infinities. Not by std::to_chars, which libstdc++ has for floats only since GCC 11.
+// A JSON string, because JSON has no numbers for nan and the infinities. std::to_chars isn't used: libstdc++ has it for
+// floats only since GCC 11.
 std::string ToJson(float value) {
   std::ostringstream text;
   text.imbue(std::locale::classic());
@@ -70,7 +72,7 @@ std::string ToJson(dali::DALIDataType type) {
     case DALI_NO_TYPE: return "null";
     case DALI_FLOAT: return ToJson(std::string_view("float32"));
     case DALI_FLOAT64: return ToJson(std::string_view("float64"));
-    default: return ToJson(dali::make_string(type));  // the engine's names are DALI's but for these
+    default: return ToJson(dali::make_string(type));  // all other types have the same names in DALI and the engine
   }
 }
 
@@ -107,12 +109,11 @@ std::string Value(const dali::OpSpec &spec, const std::string &name, dali::DALID
   }
 }
 
-// Whether the user gave a seed.
+// Returns whether the user gave a seed.
 //
-// DALI gives every operator that has an argument `seed` one of the pipeline's own where the user gave none. That one
-// differs between processes, whose shards would then overlap, so it must not be taken for the user's. A spec keeps its
-// arguments in the order in which they were set, and the pipeline's (`max_batch_size` is always among them) come after
-// the user's.
+// If the user gave none, DALI sets the argument `seed` of every operator to a seed of the pipeline. This seed differs
+// between processes, so their shards would overlap. It must not be taken for the user's. A spec keeps its arguments in
+// the order in which they were set: first the user's, then the pipeline's, which always include `max_batch_size`.
 bool HasSeed(const dali::OpSpec &spec) {
   for (const auto &argument : spec.Arguments()) {
     if (argument->get_name() == "seed") return true;
@@ -121,17 +122,17 @@ bool HasSeed(const dali::OpSpec &spec) {
   return false;
 }
 
-// The operator's own arguments, as members of an object.
+// Returns the operator's own arguments as members of a JSON object, without braces.
 std::string Members(const dali::OpSpec &spec) {
   const auto &schema = dali::SchemaRegistry::GetSchema("readers__Zarr");
   std::string json;
   for (const auto &name : schema.GetArgumentNames()) {
-    // Others belong to all operators of DALI.
+    // Skips the arguments that all operators of DALI have.
     if (schema.GetArgument(name).defined_in != &schema || (name == "seed" && !HasSeed(spec))) continue;
     if (!spec.HasArgument(name) && !schema.HasArgumentDefaultValue(name)) continue;
     json += (json.empty() ? "" : ",") + ToJson(name) + ':' + Value(spec, name, schema.GetArgumentType(name));
   }
-  // An object, which the engine reads.
+  // The value is a JSON object already, so it isn't quoted.
   if (spec.HasArgument(kOthers)) json += ",\"" + std::string(kOthers) + "\":" + spec.GetArgument<std::string>(kOthers);
   return json;
 }
@@ -154,7 +155,7 @@ void Check(const engine::Status &status) {
     case engine::Kind::Type: throw dali::DaliTypeError(message);
     case engine::Kind::Index: throw dali::DaliIndexError(message);
     case engine::Kind::Runtime: break;
-    case engine::Kind::Memory: break;  // the Python package makes a MemoryError of it
+    case engine::Kind::Memory: break;  // the Python package turns it into a MemoryError
   }
   throw dali::DaliRuntimeError(message);
 }

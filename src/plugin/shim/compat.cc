@@ -1,12 +1,13 @@
-// What newer C and C++ libraries have and the headers use, defined here, so that the operator loads where the libraries are those of
-// manylinux_2_28: glibc 2.28 and the libstdc++ of GCC 8. All of it stays inside of this library (exports.map).
+// Defines symbols that the headers use but older C and C++ libraries lack. So the operator also loads with the
+// libraries of manylinux_2_28: glibc 2.28 and the libstdc++ of GCC 8. This library doesn't export these symbols
+// (exports.map).
 
 #include <new>
 #include <sstream>
 
 #if __has_include(<sys/single_threaded.h>)
 #include <sys/single_threaded.h>
-// Of glibc 2.32. False: reference counts are always atomic.
+// Since glibc 2.32. Zero: reference counts are always atomic.
 extern "C" {
 char __libc_single_threaded = 0;
 }
@@ -14,10 +15,10 @@ char __libc_single_threaded = 0;
 
 namespace std {
 
-// Of GCC 9: the default constructor.
+// Since GCC 9: the default constructor.
 template basic_stringstream<char>::basic_stringstream();
 
-// Of GCC 11.
+// Since GCC 11.
 void __throw_bad_array_new_length();
 void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 

@@ -1,7 +1,7 @@
-// Makes the operator known to DALI when the library is loaded.
+// Registers the operator with DALI when the library is loaded.
 //
-// DALI's own macros throw when a name is taken, and they do it inside dlopen, where that ends the process. A second
-// copy of this library is no reason for that, so everything is asked before it is done.
+// DALI's own macros throw if a name is taken. Inside dlopen this would end the process, for example when a second copy
+// of this library is loaded. So this code checks each name before it registers it.
 
 #include <cstdio>
 #include <exception>
@@ -34,7 +34,7 @@ void Register() noexcept {
       RegisterBackend<dali::GPUBackend>(dali::GPUOperatorRegistry::Registry(), name);
     }
   } catch (const std::exception &error) {
-    // There is no caller to tell; the missing operator would otherwise be a riddle.
+    // No caller can take the error. Without this message, nobody would know why the operator is missing.
     std::fprintf(stderr, "dali_zarr: the operator could not be registered with DALI: %s\n", error.what());
   } catch (...) {
     std::fprintf(stderr, "dali_zarr: the operator could not be registered with DALI\n");

@@ -1,7 +1,7 @@
-// The operator's schema: the arguments, what they mean, and how many outputs they give.
+// The operator's schema: its arguments, their documentation, and the number of outputs.
 //
-// An argument stands here only if the engine honours it. Nothing is inherited from DALI's LoaderBase, which would bring
-// arguments that mean nothing for chunked arrays.
+// The schema has only arguments that the engine uses. It inherits nothing from DALI's LoaderBase, because that has
+// arguments without meaning for chunked arrays.
 
 #include <string>
 #include <vector>
@@ -395,7 +395,7 @@ void DefineSchema(dali::OpSchema &schema) {
   AddValueArguments(schema);
   AddOrderArguments(schema);
   AddResourceArguments(schema);
-  // The underscore keeps it out of the documentation.
+  // The underscore keeps the argument out of the documentation.
   schema.AddOptionalArg(kOthers, "What the Python package adds to the others.", "");
 }
 

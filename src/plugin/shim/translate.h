@@ -1,4 +1,5 @@
-// Element types, from the engine's names to DALI's, and what differs between versions of DALI (DALI_ZARR_DALI: 204 is 2.4).
+// Translates the engine's element types to DALI's, and handles differences between versions of DALI (DALI_ZARR_DALI:
+// 204 is 2.4).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace dali_zarr {
 
-/// What lists of integers among the operator's arguments hold. Before 2.4 DALI has none of 64 bits: the Python package gives larger
-/// integers in another way (kOthers).
+/// Element type of integer lists in the operator's arguments. DALI before 2.4 has no lists of 64-bit integers. For it,
+/// the Python package passes larger integers in the argument kOthers.
 #if DALI_ZARR_DALI >= 204
 using Integer = int64_t;
 inline constexpr dali::DALIDataType kIntegers = DALI_INT64_VEC;
@@ -19,7 +20,7 @@ using Integer = int;
 inline constexpr dali::DALIDataType kIntegers = DALI_INT_VEC;
 #endif
 
-/// DALI's name for an element type of the engine.
+/// Returns DALI's type for an element type of the engine.
 dali::DALIDataType ToDali(engine::DType type);
 
 }  // namespace dali_zarr

@@ -1,4 +1,4 @@
-// The operator's work: open the reader when the pipeline is built, then hand over one finished batch at each run.
+// The operator opens the reader when the pipeline is built, and hands over one finished batch in each run.
 
 #include "zarr_reader.h"
 
@@ -18,14 +18,14 @@ namespace dali_zarr {
 
 namespace {
 
-// What a checkpoint of DALI holds of this operator: how many samples were handed out, or, if it was read from outside, the
-// text that an engine wrote.
+// This operator's part of a DALI checkpoint: the number of samples handed out. A checkpoint that was read from outside
+// has the text that an engine wrote instead.
 struct State {
   uint64_t delivered = 0;
   std::optional<std::string> text;
 };
 
-// Where the user's program made the operator, in the words in which DALI tells it of an operator whose constructor throws.
+// Returns where the user's program made the operator, in the words that DALI uses if an operator's constructor throws.
 std::string Place(const dali::OpSpec &spec) {
   std::string device = spec.GetArgument<std::string>("device");
   std::transform(device.begin(), device.end(), device.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -51,7 +51,7 @@ dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths) 
 template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
-  // With checkpoints a state may follow, so the reader must not run ahead yet.
+  // With checkpoints, RestoreState may follow, so the reader must not prepare batches yet.
   Check(reader_->open(Bytes(AllArguments(spec)), /*wait=*/spec.GetArgument<bool>("checkpointing"),
                       spec.GetSchema().CalculateOutputs(spec), Place(spec)));
 }
@@ -103,7 +103,7 @@ void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::Rea
 
 template <typename Backend>
 void ZarrReaderBase<Backend>::SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder) {
-  // Nothing of it lies on a device, so there is no order to keep.
+  // The state isn't on a device, so the access order doesn't matter.
   checkpoint.MutableCheckpointState() = State{reader_->delivered(), std::nullopt};
 }
 
@@ -150,7 +150,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
     if (!data || (*memory)->size() < bytes)
       throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
                                                      " bytes, but the engine gave ", (*memory)->size()));
-    // The memory goes back to the engine's pool when the last of DALI and its consumers lets go of it.
+    // The memory goes back to the engine's pool when DALI and all its consumers have released it.
     ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
@@ -167,7 +167,8 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
     if (info.ragged) {
-      // All bytes that a batch may have. What an earlier batch had is freed when its consumers are done.
+      // Memory for the most bytes that a batch may have. The memory of an earlier batch is freed when its consumers are
+      // done.
       set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_, ws.output_order());
       addresses.push_back(reinterpret_cast<uint64_t>(set.ragged[i].get()));
       continue;
@@ -180,7 +181,7 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     list.SetLayout(info.layout);
     addresses.push_back(reinterpret_cast<uint64_t>(list.num_samples() ? list.raw_mutable_tensor(0) : nullptr));
   }
-  // The memory may still be in use by work that stands before this point in the stream: the engine waits for it.
+  // Earlier work in the stream may still use the memory. The engine waits for the event.
   Check(engine::record_event(reinterpret_cast<uintptr_t>(set.ready.get()),
                              reinterpret_cast<uintptr_t>(ws.stream())));
   Check(reader_->lend(id, rust::Slice<const uint64_t>(addresses.data(), addresses.size()),
@@ -188,12 +189,13 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
 }
 
 void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
-  // DALI may run the operator again after an error, before it stops. The engine would wait for memory that never comes.
+  // After an error, DALI may run the operator again before it stops. The engine would then wait forever for a set to be
+  // lent.
   if (failed_) throw dali::DaliRuntimeError("zarr_reader: an earlier batch found no memory for its outputs; build the pipeline anew");
   Describe();
   failed_ = true;
   if (sets_.empty()) {
-    // Here and not in the constructor, because DALI's stream is known only now.
+    // Not in the constructor, because DALI's stream is known only now.
     sets_.resize(reader_->buffers_wanted());
     for (size_t id = 0; id < sets_.size(); id++) {
       sets_[id].outputs.resize(outputs_.size());
@@ -202,7 +204,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
       Lend(id, ws);
     }
   }
-  // An error of this batch alone leaves all sets lent.
+  // After an error of this batch alone, all sets are still lent.
   failed_ = false;
   auto batch = NextBatch(ws);
   failed_ = true;
@@ -210,7 +212,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   if (id >= sets_.size())
     throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the engine filled set ", id,
                                                    ", but was lent ", sets_.size()));
-  // The engine gives a batch only when it is complete in memory, so no event of its own is waited for here.
+  // The engine returns a batch only when it is complete in memory, so there is no event to wait for.
   for (size_t i = 0; i < outputs_.size(); i++) {
     if (outputs_[i].ragged) {
       const auto &info = outputs_[i];

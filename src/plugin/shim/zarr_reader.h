@@ -1,5 +1,5 @@
-// The DALI operator as DALI sees it. It decides nothing: it translates the operator's arguments to the engine's, and
-// the engine's batches to DALI's tensor lists.
+// The DALI operator. It decides nothing: it translates the operator's arguments to the engine's arguments, and the
+// engine's batches to DALI's tensor lists.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +15,51 @@
 
 namespace dali_zarr {
 
-/// The hidden argument with what the types of DALI's arguments can't say, such as dictionaries and numbers of double precision: a
-/// JSON object of arguments, which take the place of those beside them.
+/// Name of a hidden argument: a JSON object of arguments, which replace those of the same name. It holds values that
+/// DALI's argument types can't hold, such as dictionaries and numbers of double precision.
 inline constexpr const char *kOthers = "_arguments";
 
-/// The operator's own arguments in `spec`, whether the user gave them or the schema did, as a JSON object.
-///
-/// All that the schema defines are in it.
+/// Returns the operator's own arguments in `spec` as a JSON object: values from the user, or else defaults of the
+/// schema.
 std::string UserArguments(const dali::OpSpec &spec);
 
-/// The same with what the pipeline gives: the batch size and the device.
+/// As UserArguments, with the values from the pipeline: batch size and device.
 std::string AllArguments(const dali::OpSpec &spec);
 
-/// Text as the engine takes it, which is good while `text` is.
+/// Returns a view of `text` for the engine, valid as long as `text` is.
 inline rust::Slice<const uint8_t> Bytes(const std::string &text) {
   return {reinterpret_cast<const uint8_t *>(text.data()), text.size()};
 }
 
-/// Returns if `status` is good, else throws the exception that DALI turns into the Python exception of its kind.
+/// Returns if `status` is Ok. Otherwise throws the exception that DALI turns into the right Python exception.
 void Check(const engine::Status &status);
 
 /// One output of every batch, in DALI's terms.
 struct OutputInfo {
-  /// Of one sample; of the longest, if the output is ragged.
+  /// Shape of a sample. For a ragged output, that of the longest sample.
   dali::TensorShape<> sample;
+  /// Shapes of a batch of such samples.
   dali::TensorListShape<> shape;
   dali::DALIDataType type;
   dali::TensorLayout layout;
-  /// Of a batch, at most.
+  /// Most bytes of a batch.
   size_t bytes;
   /// Whether samples differ in the first dimension.
   bool ragged;
 
-  /// The shapes of a batch whose samples have these elements along the first dimension, where they differ.
+  /// Returns the shapes of a batch. For a ragged output, `lengths` are the samples' sizes along the first dimension.
   dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths) const;
 };
 
-/// What both backends share: the reader, opened when the pipeline is built, and what it delivers. The constructor doesn't wait for
-/// the store if the host has said that it waits itself (`dali_zarr_defer_opening`).
+/// Base of both backends: the reader, which is opened when the pipeline is built, and its outputs. The constructor
+/// doesn't wait for the store if the host waits itself (`dali_zarr_defer_opening`).
 template <typename Backend>
 class ZarrReaderBase : public dali::Operator<Backend> {
  public:
   dali::ReaderMeta GetReaderMeta() const override;
 
-  // A checkpoint holds how many samples were handed out, which costs nothing to take after each run; it becomes the
-  // engine's text when it is written.
+  // A checkpoint holds only the number of samples handed out, so that taking one after each run costs nothing. The
+  // engine's state is made when the checkpoint is written.
   void SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder order) override;
   void RestoreState(const dali::OpCheckpoint &checkpoint) override;
   std::string SerializeCheckpoint(const dali::OpCheckpoint &checkpoint) const override;
@@ -72,16 +72,16 @@ class ZarrReaderBase : public dali::Operator<Backend> {
     return false;  // outputs come with their memory
   }
 
-  /// Asks once what each batch holds: before the first run, since the store may not be open in the constructor.
+  /// Fills outputs_ at the first call. Called by the first run, because the store may not be open in the constructor.
   void Describe();
 
-  /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
+  /// Waits for the next batch. Throws the batch's error. Called without Python's lock, so it may wait.
   rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
 
-  /// Gives each sample of each output the name that the engine gives it: DALI's `source_info`.
+  /// Sets DALI's `source_info` of each sample in each output to the engine's name of the sample.
   void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch);
 
-  /// Ends the reader's threads and all that they have under way. After this nothing writes to lent memory.
+  /// Ends the reader's threads and their work. After this nothing writes to lent memory.
   void CloseReader() { reader_ = engine::new_reader(); }
 
   std::vector<OutputInfo> outputs_;
@@ -116,28 +116,29 @@ class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
  private:
   using DeviceList = dali::TensorList<dali::GPUBackend>;
 
-  /// The outputs of one batch, and the event after which the engine may write them.
+  /// Memory for the outputs of one batch, and the event after which the engine may write it.
   struct DeviceSet {
     std::vector<DeviceList> outputs;
-    /// The memory of ragged outputs, whose lists get their shapes with the batch.
+    /// Memory of ragged outputs. Their shapes are known only when the batch is finished.
     std::vector<std::shared_ptr<uint8_t>> ragged;
     dali::CUDAEvent ready;
   };
 
-  /// Allocates the set's memory in the order of the workspace's stream and lends it to the engine.
+  /// Allocates the memory of set `id` in the order of the workspace's stream, and lends it to the engine.
   void Lend(size_t id, const dali::Workspace &ws);
 
   int device_id_;
   std::vector<DeviceSet> sets_;
-  /// Whether a set could not be lent.
+  /// Whether a run failed after which not all sets are lent. Later runs throw.
   bool failed_ = false;
 };
 
-/// Makes `readers__Zarr` and `ZarrReader` known to DALI. Harmless when called again, also by a second copy of the
-/// library. Runs inside dlopen, where an exception would abort the process: it lets none out.
+/// Registers `readers__Zarr` and `ZarrReader` with DALI. Does nothing if they are registered already, for example by a
+/// second copy of the library. Throws nothing, because it runs inside dlopen, where an exception would abort the
+/// process.
 void Register() noexcept;
 
-/// Defines the schemas; part of Register.
+/// Defines the schemas. Called by Register.
 void DefineSchemas();
 
 }  // namespace dali_zarr

@@ -1,12 +1,13 @@
-//! The cxx bridge: what the C++ shim of the DALI operator may ask of the engine.
+//! The cxx bridge: the functions of the engine that the C++ shim of the DALI operator calls.
 //!
-//! The engine's library exports the Rust half of it. The C++ half, which the build script writes, is compiled into the operators by
-//! CMake, each with a copy of cxx's own C++. So operators may be compiled with another C++ library than whatever the engine links, as
-//! long as nothing crosses that one side's C++ makes and the other's takes apart:
+//! The engine's library exports the Rust half of the bridge. The build script writes the C++ half, and CMake compiles
+//! it into each operator, together with a copy of cxx's own C++. So an operator may be compiled with another C++
+//! library than the engine uses. This only works if no object is made by the C++ of one side and freed by the C++ of
+//! the other:
 //!
-//! - no `CxxString`, `UniquePtr` or vector of C++. Text comes as bytes;
-//! - no `Result`, whose message one copy of cxx's C++ allocates and another frees. C++ has to know the error's kind anyway, to throw
-//!   the exception that fits: each function gives a [`ffi::Status`].
+//! - No `CxxString`, `UniquePtr` or C++ vector. Text is passed as bytes.
+//! - No `Result`: one copy of cxx's C++ would allocate its message, and another would free it. Instead, functions
+//!   return a [`ffi::Status`]. C++ needs the kind of the error anyway, to throw the right exception.
 //!
 //! No function panics: cxx would abort the process.
 
@@ -20,7 +21,7 @@ use crate::unwind::{Fenced, guard};
 
 #[cxx::bridge(namespace = "dali_zarr::engine")]
 mod ffi {
-    /// What went wrong, in the terms of the exceptions that DALI maps to Python.
+    /// The kind of an error: which exception DALI raises in Python.
     #[derive(Clone, Copy, Debug)]
     enum Kind {
         Ok = 0,
@@ -38,7 +39,7 @@ mod ffi {
         message: String,
     }
 
-    /// Element types; the numbers are the engine's.
+    /// Element types, with the engine's numbers.
     #[derive(Clone, Copy, Debug)]
     enum DType {
         Bool = 0,
@@ -55,17 +56,19 @@ mod ffi {
         F64 = 11,
     }
 
-    /// One output of every batch. The samples of a ragged one differ in the first dimension, of which `shape` has the longest.
+    /// One output of every batch.
     struct Output {
+        /// Shape of a sample. For a ragged output, that of the longest sample.
         shape: Vec<i64>,
         dtype: DType,
         layout: String,
+        /// Whether samples differ in the first dimension.
         ragged: bool,
-        /// Bytes of a batch, at most.
+        /// Most bytes of a batch.
         bytes: usize,
     }
 
-    /// What DALI's iterators ask.
+    /// The numbers that DALI's iterators ask for.
     struct Meta {
         epoch_size: i64,
         epoch_size_padded: i64,
@@ -80,52 +83,57 @@ mod ffi {
         type ReadyBatch;
         type HostMemory;
 
-        /// How many outputs the arguments in a JSON object give; asked when the graph is drawn, before anything is opened.
+        /// Returns the number of outputs for the arguments in a JSON object; 1 if the arguments are wrong. DALI asks
+        /// for it when the graph is defined, before any store is opened.
         fn num_outputs(arguments: &[u8]) -> i32;
 
-        /// A reader that isn't open yet.
+        /// Returns a reader that isn't open yet.
         fn new_reader() -> Box<ZarrReader>;
-        /// Opens the store and starts the threads. `arguments` are a JSON object. Batches are prepared at once,
-        /// or, if it shall `wait`, from the first `next_batch` or a `restore` on. If the host has asked for it, this returns before
-        /// the store is open; all functions below but `delivered` wait until it is. `num_outputs` are what the
-        /// schema declares, and `place` says where in the host's program the operator was made.
+        /// Opens the store and starts the threads. `arguments` is a JSON object. Batches are prepared at once, or, with
+        /// `wait`, only after the first `next_batch` or a `restore`. `num_outputs` is the number that the schema
+        /// declares. `place` says where in the host's program the operator was made.
+        ///
+        /// If the host waits for stores itself (`dali_zarr_defer_opening`), this returns before the store is open. Then
+        /// all functions below except `delivered` wait until it is.
         fn open(self: &mut ZarrReader, arguments: &[u8], wait: bool, num_outputs: usize, place: &str) -> Status;
-        /// Whether the reader is open, and the error if it can't be.
+        /// Waits until the reader is open. Returns the error if it can't be opened.
         fn opened(self: &ZarrReader) -> Status;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
         fn meta(self: &ZarrReader) -> Meta;
         fn buffers_wanted(self: &ZarrReader) -> usize;
         fn lend(self: &ZarrReader, id: u64, outputs: &[u64], ready: u64) -> Status;
         fn next_batch(self: &ZarrReader) -> Box<ReadyBatch>;
-        /// How many samples were handed out: all that a checkpoint has to remember until it is written.
+        /// Returns the number of samples handed out; 0 if the reader isn't open. A checkpoint holds only this number
+        /// until it is written.
         fn delivered(self: &ZarrReader) -> u64;
-        /// Writes the state after so many samples to `state`.
+        /// Writes the state after `delivered` samples to `state`.
         fn state_at(self: &ZarrReader, delivered: u64, state: &mut String) -> Status;
-        /// Goes on where `state` was written; before the first batch only.
+        /// Continues from `state`. Only allowed before the first batch.
         fn restore(self: &mut ZarrReader, state: &[u8]) -> Status;
 
         fn status(self: &ReadyBatch) -> Status;
-        /// The lent set that was filled.
+        /// Returns the id of the lent set that holds the batch; 2^64 - 1 if there is none.
         fn set(self: &ReadyBatch) -> u64;
-        /// With ragged outputs: for each sample its elements along their first dimension. Empty otherwise.
+        /// Returns the length of each sample along the first dimension of ragged outputs. Empty if no output is ragged.
         fn lengths(self: &ReadyBatch) -> &[i64];
-        /// The number of host buffers; 0 where batches are delivered to a GPU.
+        /// Returns the number of host buffers; 0 if batches are delivered to a GPU.
         fn num_host(self: &ReadyBatch) -> usize;
-        /// What the samples are called, one after the other, and where each name ends.
+        /// Returns the names of all samples, one after the other without separators.
         fn source_text(self: &ReadyBatch) -> &str;
+        /// Returns the byte position in `source_text` where each name ends.
         fn source_ends(self: &ReadyBatch) -> &[u32];
-        /// The memory of one output; a second call for the same output gives a null pointer.
+        /// Takes the memory of one output. A second call for the same output returns memory with a null pointer.
         fn take_host(self: &mut ReadyBatch, output: usize) -> Box<HostMemory>;
 
         fn data(self: &HostMemory) -> usize;
         fn size(self: &HostMemory) -> usize;
 
-        /// Records `event` on `stream`, both handles of the CUDA driver.
+        /// Records `event` on `stream`. Both are handles of the CUDA driver.
         fn record_event(event: usize, stream: usize) -> Status;
     }
 }
 
-/// What C++ calls a reader.
+/// The reader as C++ sees it.
 #[derive(Default)]
 pub struct ZarrReader(Operator);
 
@@ -138,12 +146,12 @@ pub struct ReadyBatch {
     names: Names,
 }
 
-/// The memory of one output of one batch. Keeps nothing of the reader alive but its pool.
+/// The memory of one output of one batch. Of the reader, it keeps only the memory pool alive.
 pub struct HostMemory(Option<Fenced<HostBuffer>>);
 
 fn to_status(result: Result<()>) -> ffi::Status {
     if let Err(error) = &result {
-        // DALI's exceptions tell less: whoever caught one on this thread asks here what it was.
+        // DALI's exceptions hold less. Code that caught one on this thread can ask for the details.
         c_abi::remember(error);
     }
     match result {
@@ -190,7 +198,7 @@ impl ZarrReader {
     }
 
     fn meta(&self) -> ffi::Meta {
-        // DALI takes -1 for "not a reader".
+        // For DALI, -1 means "not a reader".
         guard(|| {
             let m = self.0.meta()?;
             Ok(ffi::Meta {
@@ -230,7 +238,7 @@ impl ZarrReader {
         };
         Box::new(ReadyBatch {
             status,
-            // No set ever gets this name, so a batch without one can't be mistaken for another's.
+            // No set has this id, so it can only mean that there is no set.
             set: batch.buffers.unwrap_or(u64::MAX),
             lengths: batch.lengths,
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
@@ -290,12 +298,12 @@ impl HostMemory {
 fn record_event(event: usize, stream: usize) -> ffi::Status {
     to_status(guard(|| {
         use cudarc::driver::sys;
-        // SAFETY: looks for the driver's library and nothing else.
+        // SAFETY: only looks for the driver's library.
         if !unsafe { sys::is_culib_present() } {
             return Err(Error::runtime("no CUDA driver (libcuda.so.1) was found on this machine"));
         }
-        // SAFETY: both handles come from DALI, which made them in the device's primary context; runtime and driver
-        // handles are the same.
+        // SAFETY: both handles come from DALI, which made them in the device's primary context. Handles of the runtime
+        // are also handles of the driver.
         let code = unsafe { sys::cuEventRecord(event as sys::CUevent, stream as sys::CUstream) };
         match code {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
@@ -305,7 +313,7 @@ fn record_event(event: usize, stream: usize) -> ffi::Status {
 }
 
 fn num_outputs(arguments: &[u8]) -> i32 {
-    // What is wrong is said when the reader is opened.
+    // Wrong arguments are reported when the reader is opened.
     let count = guard(|| Spec::num_outputs(arguments));
     count.ok().and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
 }

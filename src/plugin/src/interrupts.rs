@@ -1,10 +1,11 @@
-//! Whether waits for batches shall end, since somebody pressed Ctrl-C.
+//! Ends waits for batches after Ctrl-C.
 //!
-//! Python's handler of SIGINT only sets a flag, which the main thread looks at when it runs Python code. While that thread waits
-//! in DALI for a batch, nobody looks. So while it is in there ([`watch`]) a handler of this library stands before Python's: it sets
-//! a flag too, and calls Python's. Waits that see the flag end with an error, by which the main thread comes back to Python.
+//! Python's handler of SIGINT only sets a flag. The main thread checks this flag when it runs Python code, but not
+//! while it waits in DALI for a batch. So during that time ([`watch`]) this library installs its own handler: it sets a
+//! flag of the library, and then calls Python's handler. Waits that see the flag end with an error, so the main thread
+//! returns to Python.
 //!
-//! `unsafe` is allowed here: handlers of signals are installed and called.
+//! `unsafe` is allowed here, to install and call signal handlers.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +16,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dali_zarr_engine::error::{Error, Result};
 
-/// Waits end while this is set.
+/// While this is set, waits end.
 static RAISED: AtomicBool = AtomicBool::new(false);
-/// The handler that was there before, and whether it takes three arguments.
+/// Address of the host's handler, which was installed before.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
+/// Whether the host's handler takes three arguments (SA_SIGINFO).
 static TAKES_INFO: AtomicBool = AtomicBool::new(false);
-/// How many calls of the main thread are watched: one may be inside of another.
+/// Number of nested calls of [`watch`] with `true`.
 static DEPTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Only atomics: it runs in the middle of anything.
+/// The signal handler. It may interrupt any code, so it uses only atomics.
 extern "C" fn raise(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     RAISED.store(true, Ordering::Relaxed);
     let before = BEFORE.load(Ordering::Acquire);
-    // SAFETY: the address of a handler that was set for this signal with these flags; this one is set only after it was stored.
+    // SAFETY: `before` is the address of the handler that was installed for this signal with these flags. It was stored
+    // before this handler was installed.
     unsafe {
         if TAKES_INFO.load(Ordering::Relaxed) {
             transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(before)(signal, info, context);
@@ -38,20 +41,21 @@ extern "C" fn raise(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
 }
 
 fn current() -> Option<libc::sigaction> {
-    // SAFETY: a plain structure of C, which the call fills.
+    // SAFETY: a plain C structure may be all zeros.
     let mut action: libc::sigaction = unsafe { zeroed() };
-    // SAFETY: reads the signal's action into it.
+    // SAFETY: the call only writes the signal's action to `action`.
     (unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
 fn set(action: &libc::sigaction) {
-    // SAFETY: the handler is good for any thread and any moment: it was the process's, or is ours, and libraries with operators of
-    // DALI are never unloaded.
+    // SAFETY: the handler may run on any thread at any time. It is either the process's own, or this library's, which
+    // is never unloaded (DALI never unloads libraries with operators).
     unsafe { libc::sigaction(libc::SIGINT, action, null_mut()) };
 }
 
-/// From here on SIGINT ends waits, until this is called with `false` as often as with `true`. For one thread of the host, which has a
-/// handler of SIGINT; without one the signal ends the process anyway. An earlier SIGINT is forgotten.
+/// With `true`: from now on SIGINT ends waits, until this was called with `false` as often as with `true`. An earlier
+/// SIGINT is forgotten. Only one thread of the host may call this. Without a handler of the host nothing changes: the
+/// signal then ends the process, or is ignored.
 pub fn watch(watched: bool) {
     let ours = raise as *const () as usize;
     if watched {
@@ -69,7 +73,7 @@ pub fn watch(watched: bool) {
         action.sa_flags |= libc::SA_SIGINFO;
         set(&action);
     } else if DEPTH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |depth| depth.checked_sub(1)) == Ok(1) {
-        // One that was set meanwhile stays.
+        // A handler that someone else installed meanwhile stays.
         if let Some(mut action) = current().filter(|action| action.sa_sigaction == ours) {
             action.sa_sigaction = BEFORE.load(Ordering::Acquire);
             if !TAKES_INFO.load(Ordering::Relaxed) {
@@ -80,15 +84,15 @@ pub fn watch(watched: bool) {
     }
 }
 
-/// Ends waits as the signal does, until the next [`watch`].
+/// Ends waits as the signal does, until the next `watch(true)`.
 pub fn interrupt() {
     RAISED.store(true, Ordering::Relaxed);
 }
 
-/// To be called while waiting for a batch.
+/// Checks whether to go on waiting for a batch. Must be called again and again during a wait.
 ///
 /// # Errors
-/// If the wait shall end.
+/// If the wait must end.
 pub fn check() -> Result<()> {
     if RAISED.load(Ordering::Relaxed) {
         return Err(Error::runtime(
@@ -108,7 +112,7 @@ mod tests {
         HEARD.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One test, since the handler is the process's.
+    /// A single test, because the handler belongs to the process.
     #[test]
     fn a_signal_is_seen_while_it_is_watched_for_and_reaches_the_handler_that_was_there() {
         let mut action = current().unwrap();

@@ -1,6 +1,7 @@
-//! `libdali_zarr.so`: the engine behind two doors. [`bridge`] is the one that DALI's operator uses, the C++ in `shim/`, which is a
-//! library of its own for each version of DALI. [`c_abi`] is for hosts other than DALI. Neither decides anything: both translate a
-//! spec, hand out batches, and turn errors and panics into values, since neither may unwind into foreign code.
+//! `libdali_zarr.so`: the engine with two interfaces. DALI's operator uses [`bridge`]; its C++ is in `shim/`, and is
+//! built as a separate library for each version of DALI. Other hosts use [`c_abi`]. Neither decides anything: both
+//! translate a spec, hand out batches, and turn errors and panics into values, because panics must not unwind into
+//! foreign code.
 
 #[allow(unsafe_code, reason = "what the bridge makes of C++ declarations is unsafe")]
 mod bridge;

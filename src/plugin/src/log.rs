@@ -1,9 +1,9 @@
-//! What the engine logs, kept for a host that takes it, or written to stderr.
+//! Keeps the engine's log records for a host that takes them, or writes them to stderr.
 //!
-//! There is no callback into the host: one that needs Python's lock would wait for a thread that holds the lock and waits
-//! for this library. So records wait in a queue, and the host takes them from a thread of its own.
+//! The library never calls the host. A callback that needs Python's lock might wait for a thread that holds this lock
+//! and waits for the library. So records wait in a queue, and a thread of the host takes them.
 //!
-//! `unsafe` is allowed here: the process's own records are found after a fork.
+//! `unsafe` is allowed here, to find the queue of the current process after a fork.
 
 #![allow(unsafe_code)]
 
@@ -21,18 +21,19 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Metadata, Subscriber, callsite};
 
-/// Records beyond these push the oldest ones out.
+/// Most records in the queue. Further records push the oldest ones out.
 const MAX_RECORDS: usize = 1000;
-/// The level at which all is made.
+/// The level with all records.
 pub const MAX_LEVEL: u8 = 4;
-/// From no records to all.
+/// Filters by level number, from no records to all.
 const LEVELS: [LevelFilter; 5] =
     [LevelFilter::OFF, LevelFilter::ERROR, LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG];
 
-/// The index of the most detailed level that is made.
+/// The current level: an index into [`LEVELS`].
 static LEVEL: AtomicU8 = AtomicU8::new(2);
 
-/// The records of one process: a fork has its own, since the lock may be held when a process is forked.
+/// The records of one process. A forked child has its own queue, because the lock may be held when the process is
+/// forked.
 struct Queue {
     process: u32,
     state: Mutex<State>,
@@ -41,9 +42,10 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// Whether somebody takes records. Otherwise they go to stderr.
+    /// Whether records are kept for the host. Otherwise they go to stderr.
     kept: bool,
     records: VecDeque<Value>,
+    /// Number of records that were pushed out since the host last took records.
     dropped: u64,
 }
 
@@ -59,7 +61,7 @@ impl Queue {
         let new = Box::leak(Box::new(Self { process, state: Mutex::default(), changed: Condvar::new() }));
         match CURRENT.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
-            // SAFETY: another thread of this process was faster; its queue is leaked too.
+            // SAFETY: another thread stored its queue first. That queue is leaked too.
             Err(other) => unsafe { &*other },
         }
     }
@@ -73,7 +75,8 @@ impl Queue {
         if !state.kept {
             drop(state);
             let line = format!("dali_zarr: {}\n", record["message"].as_str().unwrap_or_default());
-            // One write, so that lines of threads stay whole. A host that closed its stderr doesn't want to know.
+            // A single write, so that lines of several threads don't mix. Errors are ignored: the host may have closed
+            // its stderr.
             let _ = std::io::stderr().write_all(line.as_bytes());
             return;
         }
@@ -86,14 +89,14 @@ impl Queue {
     }
 }
 
-/// Has the engine's events come here. Does nothing the second time.
+/// Installs the collector of the engine's events. Further calls do nothing.
 pub fn install() {
     static ONCE: Once = Once::new();
-    // No other code of this library sets one.
+    // Ignores a failure: no other code of this library sets a subscriber.
     ONCE.call_once(|| drop(set_global_default(Collector)));
 }
 
-/// Sets what is made: 0 nothing, 1 errors, 2 warnings too, 3 information too, [`MAX_LEVEL`] all.
+/// Sets which records are made: 0 none, 1 errors, 2 also warnings, 3 also information, [`MAX_LEVEL`] all.
 pub fn set_level(level: u8) {
     let level = level.min(MAX_LEVEL);
     if LEVEL.swap(level, Ordering::Relaxed) != level {
@@ -101,14 +104,14 @@ pub fn set_level(level: u8) {
     }
 }
 
-/// Whether records wait to be taken. Those that nobody took are dropped when they are kept no more.
+/// Sets whether records are kept for [`take`], or written to stderr. Drops all records that are in the queue.
 pub fn keep(kept: bool) {
     let queue = Queue::current();
     *queue.state() = State { kept, ..State::default() };
     queue.changed.notify_all();
 }
 
-/// Waits for a record, for so long at most, and not if records aren't kept. Returns whether there is one.
+/// Waits for a record, for at most `limit`. Returns at once if records aren't kept. Returns whether there is a record.
 pub fn wait(limit: Duration) -> bool {
     let queue = Queue::current();
     let waits = |state: &mut State| state.kept && state.records.is_empty();
@@ -117,7 +120,7 @@ pub fn wait(limit: Duration) -> bool {
     !state.records.is_empty()
 }
 
-/// All records, the oldest first.
+/// Takes all records, the oldest first, as a JSON array.
 pub fn take() -> Value {
     let mut state = Queue::current().state();
     let dropped = std::mem::take(&mut state.dropped);
@@ -127,7 +130,7 @@ pub fn take() -> Value {
     lost.into_iter().chain(state.records.drain(..)).collect()
 }
 
-/// Takes the events of this project, and not those of the crates that it uses.
+/// Collects the events of this project, but not those of the crates that it uses.
 struct Collector;
 
 impl Subscriber for Collector {
@@ -152,7 +155,7 @@ impl Subscriber for Collector {
         };
         Queue::current().push(json!({"level": level, "target": event.metadata().target(), "message": message.0}));
     }
-    // There are no spans.
+    // This project has no spans.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -178,7 +181,7 @@ impl Visit for Message {
 mod tests {
     use super::*;
 
-    /// One test, since the queue and the level are the process's.
+    /// A single test, because the queue and the level belong to the process.
     #[test]
     fn records_are_kept_within_bounds_and_given_once() {
         install();

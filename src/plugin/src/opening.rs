@@ -1,13 +1,15 @@
-//! Stores that are opened by threads of the library, while the thread that makes an operator goes on.
+//! Opens stores on threads of the library, while the thread that makes an operator continues.
 //!
-//! DALI calls an operator's constructor with the lock of its registry of operators, and, when Python builds a pipeline, with Python's
-//! lock. Whoever waits there keeps the other threads of Python from running. Letting go of Python's lock inside of the constructor is
-//! no way out: another thread that builds a pipeline then holds Python's lock and waits for the registry's, and this one waits for
-//! Python's. So a constructor must not wait. A host that has asked for it waits after DALI has returned: for a while at a
-//! time, without locks, so that it can look for an interrupt meanwhile.
+//! When DALI calls an operator's constructor, it holds the lock of its operator registry. If Python builds the
+//! pipeline, Python's lock (the GIL) is held too. A constructor that waits there blocks all other Python threads.
+//! Releasing the GIL in the constructor leads to a deadlock: another thread that builds a pipeline takes the GIL and
+//! waits for the registry's lock, while this thread holds the registry's lock and waits for the GIL.
 //!
-//! The operators that a thread makes for one pipeline are opened one after the other, since each divides the memory that the others
-//! leave.
+//! So a constructor must not wait. Instead, a host that asked for this waits after DALI has returned, without locks. It
+//! waits several times for a short time, so that it can check for interrupts in between.
+//!
+//! The operators that a thread makes for one pipeline are opened one after the other, because each reserves part of the
+//! memory that the ones before have left.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +26,15 @@ use crate::unwind::{Fenced, caught};
 pub type Opened = (Registered, Fenced<Reader>);
 
 thread_local! {
-    /// What this thread's operators open since [`defer`]; `None` while constructors wait.
+    /// The openings of this thread's operators since [`defer`]; `None` while constructors wait themselves.
     static DEFERRED: RefCell<Option<Vec<Arc<Opening>>>> = const { RefCell::new(None) };
 }
 
-/// A reader that is being opened, or the error that this ended in.
+/// A reader that is being opened, and then the reader or the error.
 pub struct Opening {
     /// Where in the host's program the operator was made.
     place: String,
-    /// Nobody will use the reader.
+    /// Whether nobody will use the reader.
     is_abandoned: AtomicBool,
     state: Mutex<State>,
     ended: Condvar,
@@ -46,10 +48,10 @@ enum State {
 }
 
 impl Opening {
-    /// Opens a reader on a thread of its own, if this thread's constructors shall not wait; else gives `work` back.
+    /// Opens a reader by `work` on a new thread, if the host asked for it with [`defer`]. Otherwise gives `work` back.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread can't be started.
     pub fn start<F>(work: F, place: String) -> Result<std::result::Result<Arc<Self>, F>>
     where
         F: FnOnce() -> Result<Opened> + Send + 'static,
@@ -81,10 +83,10 @@ impl Opening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the reader is open, up to `until` if that is given. Returns whether it is.
+    /// Waits until the reader is open, but not beyond `until` if that is given. Returns whether the reader is open.
     ///
     /// # Errors
-    /// If it can't be opened.
+    /// If the reader can't be opened.
     fn wait(&self, until: Option<Instant>) -> Result<bool> {
         let mut state = self.lock();
         loop {
@@ -102,10 +104,10 @@ impl Opening {
         }
     }
 
-    /// The reader, which can be taken once; waits for it.
+    /// Waits until the reader is open, and takes it. It can be taken only once.
     ///
     /// # Errors
-    /// If it can't be opened, or was taken.
+    /// If the reader can't be opened, or was already taken.
     pub fn take(&self) -> Result<Opened> {
         self.wait(None)?;
         match std::mem::replace(&mut *self.lock(), State::Taken) {
@@ -114,22 +116,23 @@ impl Opening {
         }
     }
 
-    /// Nobody will take the reader. If it is not being opened yet, it never will be.
+    /// Declares that nobody will take the reader. If opening it hasn't begun, it won't be opened.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether constructors of operators on this thread return at once. Forgets what earlier ones opened.
+/// Sets whether constructors of operators on this thread return at once. Forgets all earlier openings.
 pub fn defer(deferred: bool) {
-    // A thread that is ending makes no operators. What is forgotten may end threads, so the list isn't borrowed meanwhile.
+    // Ignores a failure: a thread that is ending makes no operators. Dropping the old list may end threads, so it
+    // happens after the list was replaced.
     let _forgotten = DEFERRED.try_with(|list| list.replace(deferred.then(Vec::new)));
 }
 
-/// Waits so long at most for all that this thread's operators open. Returns whether all are open.
+/// Waits at most `limit` until all of this thread's operators since [`defer`] are open. Returns whether all are open.
 ///
 /// # Errors
-/// That of the first operator that can't be opened, and where it was made.
+/// The error of the first operator that can't be opened, and where that operator was made.
 pub fn wait(limit: Duration) -> std::result::Result<bool, (Error, String)> {
     let until = Instant::now() + limit;
     let openings = DEFERRED.try_with(|list| list.borrow().clone()).ok().flatten().unwrap_or_default();

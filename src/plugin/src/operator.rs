@@ -1,5 +1,5 @@
-//! The reader behind one operator of DALI: it may be opened later than it is made, and batches whose wait was interrupted are left
-//! out. [`crate::bridge`] is how the C++ shim reaches it.
+//! The reader of one DALI operator. It may be opened after the operator was made, and it skips batches whose wait was
+//! interrupted. The C++ shim calls it through [`crate::bridge`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,21 +13,21 @@ use crate::opening::{Opened, Opening};
 use crate::registry::Registered;
 use crate::unwind::Fenced;
 
-/// A reader that may not be open.
+/// A reader that may not be open yet.
 #[derive(Default)]
 pub struct Operator {
-    /// On its way, where the host waits for it.
+    /// The opening on another thread, if the host waits for it itself.
     opening: Option<Arc<Opening>>,
     open: OnceLock<Result<Opened>>,
     interrupted: Mutex<Interrupted>,
 }
 
-/// Batches that nobody took, since the waits for them were interrupted.
+/// Batches that nobody took, because the waits for them were interrupted.
 #[derive(Default)]
 struct Interrupted {
-    /// How many there are. They are left out, so that readers of one pipeline stay in step.
+    /// Number of batches still to skip, so that the readers of one pipeline stay in step.
     batches: u32,
-    /// What was lent, by its number, to be lent again when a batch is left out.
+    /// All sets that were lent, by id. The set of a skipped batch is lent again.
     lent: BTreeMap<u64, DeviceBuffers>,
 }
 
@@ -64,13 +64,15 @@ impl Operator {
         self.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the store and starts the threads. `arguments` are a JSON object. Batches are prepared at once, or, if it shall `wait`,
-    /// from the first [`Self::next_batch`] or a [`Self::restore`] on. If the host has asked for it, this returns before the store is
-    /// open; all that follows but [`Self::delivered`] waits until it is. `num_outputs` are what the schema declares, and `place` says
-    /// where in the host's program the operator was made.
+    /// Opens the store and starts the threads. `arguments` is a JSON object. Batches are prepared at once, or, with
+    /// `wait`, only after the first [`Self::next_batch`] or a [`Self::restore`]. `num_outputs` is the number that the
+    /// schema declares. `place` says where in the host's program the operator was made.
+    ///
+    /// If the host waits for stores itself ([`crate::opening::defer`]), this returns before the store is open. Then all
+    /// methods below except [`Self::delivered`] wait until it is, and return its error.
     ///
     /// # Errors
-    /// If the arguments are wrong, or, without a host that waits, the store can't be opened.
+    /// If the arguments are wrong. If the host doesn't wait itself, also if the store can't be opened.
     pub fn open(&mut self, arguments: &[u8], wait: bool, num_outputs: usize, place: String) -> Result<()> {
         let spec = Spec::from_json(arguments)?;
         match Opening::start(move || open(&spec, wait, num_outputs), place)? {
@@ -83,25 +85,26 @@ impl Operator {
     /// Waits until the reader is open.
     ///
     /// # Errors
-    /// If it can't be, as all that follows.
+    /// If the reader can't be opened.
     pub fn opened(&self) -> Result<()> {
         self.reader().map(|_| ())
     }
 
-    /// What each batch holds, and the samples of one.
+    /// Returns the outputs of each batch, and the number of samples in a batch.
     pub fn outputs(&self) -> Result<(&[OutputInfo], usize)> {
         let reader = self.reader()?;
         Ok((reader.outputs(), reader.batch_size()))
     }
 
-    /// What DALI's iterators ask.
+    /// Returns the numbers that DALI's iterators ask for. Stores the reader's number in this thread (see
+    /// [`crate::registry`]).
     pub fn meta(&self) -> Result<ReaderMeta> {
         let (registered, reader) = self.both()?;
         registered.described();
         Ok(reader.meta())
     }
 
-    /// How many sets of device memory the reader wants to be lent.
+    /// Returns how many sets of device memory to lend before the first batch.
     pub fn buffers_wanted(&self) -> Result<usize> {
         Ok(self.reader()?.buffers_wanted())
     }
@@ -135,18 +138,19 @@ impl Operator {
         }
     }
 
-    /// How many samples were handed out: all that a checkpoint has to remember until it is written.
+    /// Returns the number of samples handed out; 0 if the reader isn't open. A checkpoint holds only this number until
+    /// it is written.
     pub fn delivered(&self) -> u64 {
-        // DALI asks while it builds a pipeline too, when nobody may wait.
+        // DALI also calls this while it builds a pipeline, when the operator must not wait.
         self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |(_, reader)| reader.delivered())
     }
 
-    /// The state after so many samples.
+    /// Returns the state after `delivered` samples.
     pub fn state_at(&self, delivered: u64) -> Result<String> {
         Ok(self.reader()?.state_at(delivered))
     }
 
-    /// Goes on where `state` was written; before the first batch only.
+    /// Continues from `state`. Only allowed before the first batch.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         self.reader()?;
         let Some(Ok((_, reader))) = self.open.get_mut() else { return Err(not_open()) };

@@ -1,8 +1,8 @@
-//! The readers that are alive in this process, so that their counters can be asked for from outside.
+//! Lists the readers that are alive in this process, so that a host can ask for their counters.
 //!
-//! An operator inside a built DALI pipeline can't be reached by name from Python, and names don't tell two pipelines apart. But
-//! DALI's `reader_meta` asks the operator itself, on the thread of the caller. So a reader that describes its epoch leaves its
-//! number on that thread, and whoever asked DALI takes it from there.
+//! Python can't reach an operator inside a built DALI pipeline by its name, and names don't tell two pipelines apart.
+//! But DALI's `reader_meta` calls the operator on the caller's thread. So a reader that describes its epoch stores its
+//! number in that thread, and the caller of DALI takes it from there.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// A reader that is alive.
 struct Entry {
-    /// What it is: an object to which the counters are added.
+    /// Description of the reader: a JSON object, to which the counters are added.
     about: Value,
     stats: Arc<Stats>,
 }
@@ -25,11 +25,11 @@ static READERS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The reader that described its epoch last on this thread; 0: none.
+    /// Number of the reader that last described its epoch on this thread; 0: none.
     static DESCRIBED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Keeps a reader in the registry.
+/// Keeps a reader in the registry until it is dropped.
 pub struct Registered(u64);
 
 impl Registered {
@@ -53,13 +53,13 @@ impl Registered {
         Self(number)
     }
 
-    /// Leaves the reader's number on this thread.
+    /// Stores the reader's number in this thread.
     pub fn described(&self) {
-        // A thread that is ending asks nothing any more.
+        // Ignores a failure: a thread that is ending won't ask for the number.
         let _ = DESCRIBED.try_with(|last| last.set(self.0));
     }
 
-    /// The reader and its counters.
+    /// Returns the description of the reader and its counters.
     pub fn stats(&self) -> Value {
         let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
         readers.get(&self.0).map_or(Value::Null, Entry::to_json)
@@ -82,12 +82,12 @@ impl Entry {
     }
 }
 
-/// The number that was left on this thread, which then has none; 0 if there was none.
+/// Takes the number that [`Registered::described`] stored in this thread; 0 if there is none.
 pub fn take_described() -> u64 {
     DESCRIBED.try_with(Cell::take).unwrap_or(0)
 }
 
-/// All readers and their counters, the oldest first.
+/// Returns all readers and their counters, the oldest first.
 pub fn all() -> Value {
     let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
     readers.values().map(Entry::to_json).collect()

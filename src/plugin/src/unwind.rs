@@ -1,6 +1,6 @@
-//! The fence between Rust and foreign code: a panic behind it becomes an error value, never an abort.
+//! Guards between Rust and foreign code: a panic becomes an error value instead of an abort.
 //!
-//! `unsafe` is allowed here: a value is dropped where a panic of its destructor is caught.
+//! `unsafe` is allowed here, to drop a value where a panic of its destructor is caught.
 
 #![allow(unsafe_code)]
 
@@ -13,15 +13,15 @@ use dali_zarr_engine::error::{Error, Result, panic_text};
 
 use crate::log;
 
-/// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
+/// Runs `work`. A panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     caught(work).map_err(|e| e.within("zarr_reader"))
 }
 
-/// The same with errors as they are, for work whose result is asked for behind a [`guard`].
+/// As [`guard`], but errors don't name the operator. For work whose result passes through a [`guard`] later.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     log::install();
-    // What a panic leaves half done is only ever dropped or asked again, and each of those is fenced too.
+    // After a panic, half-finished objects are only dropped or called again, and both are guarded too.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
 }
 
@@ -33,11 +33,11 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
     ))
 }
 
-/// A value whose destructor may run at the hands of foreign code: should it panic, the panic ends here.
+/// A value that foreign code may drop: a panic of its destructor is caught.
 pub struct Fenced<T>(ManuallyDrop<T>);
 
 impl<T> Fenced<T> {
-    /// Fences `value`.
+    /// Wraps `value`.
     pub fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }
@@ -59,9 +59,8 @@ impl<T> DerefMut for Fenced<T> {
 impl<T> Drop for Fenced<T> {
     fn drop(&mut self) {
         let value = &mut self.0;
-        // SAFETY: the field is private and nothing else drops it, so the value is whole here, and `self` is not used
-        // again after its own destructor.
-        // A destructor has nobody to return an error to; the panic hook has already said what went wrong.
+        // SAFETY: the field is private and nothing else drops it, so the value is intact here. `self` is not used again
+        // after its destructor. A destructor can't return an error; the panic hook has already printed what went wrong.
         let _ = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(value) }));
     }
 }

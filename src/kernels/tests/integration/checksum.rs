@@ -1,4 +1,4 @@
-//! The checksums, computed in parts and joined, against published values and other implementations.
+//! Compares the checksums, computed in parts and joined, with published values and other implementations.
 
 use dali_zarr_kernels::{ChecksumKind, host};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The element function against tables whose values NumPy gives, and against Rust's own conversions.
+//! Compares the conversion of elements with tables of values from NumPy, and with Rust's own conversions.
 
 use dali_zarr_kernels::{Op, host};
 use half::{bf16, f16};
@@ -92,7 +92,7 @@ fn booleans_are_zero_or_one() {
 
 #[test]
 fn integers_become_floats_with_one_rounding() {
-    // Over float64 this would round twice, to 16777216 * 2^38.
+    // By way of float64 this would round twice, to 16777216 * 2^38.
     let v = (16777217i64 << 38) + 1;
     assert_eq!(cast(v as u64, I64, F32), (v as f32).to_bits() as u64);
     assert_ne!((v as f64 as f32).to_bits(), (v as f32).to_bits());
@@ -186,7 +186,7 @@ fn integer_scales_multiply_as_numpy_does_in_int64() {
     for (value, expected) in floats {
         assert_eq!(int(value.to_bits() as u64, 2, F32), expected, "{value}");
     }
-    // What int64 can't hold is its smallest value.
+    // Values that int64 can't hold become its smallest value.
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 2f64.powi(63), -2f64.powi(63), -1e300] {
         assert_eq!(int(value.to_bits(), 1, F64), i64::MIN, "{value}");
     }
@@ -244,7 +244,7 @@ fn every_bfloat16_goes_to_float64_and_back() {
         }
         assert_eq!(wide, bf16::from_bits(bits).to_f64(), "{bits:#x}");
         assert_eq!(cast(wide.to_bits(), F64, BF16), bits as u64);
-        // Between it and its neighbour: the middle goes to the even one, all else to the nearer one.
+        // Values between two neighbours: the midpoint rounds to the even one, all others to the nearer one.
         let next = f64::from_bits(cast(bits as u64 + 1, BF16, F64));
         if bits & 0x7fff < 0x7f7f {
             let middle = (wide + next) / 2.0;
@@ -254,19 +254,19 @@ fn every_bfloat16_goes_to_float64_and_back() {
             assert_eq!(cast(middle.to_bits() + 1, F64, BF16), bits as u64 + 1, "{bits:#x}");
         }
     }
-    // The middle between the greatest value and what would follow it.
+    // The midpoint between the greatest finite value and the next power of two.
     let limit = (2.0 - 2f64.powi(-8)) * 2f64.powi(127);
     assert_eq!(cast(limit.to_bits(), F64, BF16), 0x7f80);
     assert_eq!(cast(limit.to_bits() - 1, F64, BF16), 0x7f7f);
     assert_eq!(cast((-1e300f64).to_bits(), F64, BF16), 0xff80);
 }
 
-/// Whether `bits` are the float16 nearest to `v`, ties to even. `f16::from_f64` is no oracle: it goes by way of float32, and so
-/// rounds twice, on processors that have an instruction for the second step.
+/// Returns whether `bits` are the float16 nearest to `v`, ties to even. `f16::from_f64` can't be the reference: on
+/// processors with an instruction for float32 to float16, it converts by way of float32 and so rounds twice.
 fn is_nearest_float16(v: f64, bits: u16) -> bool {
     let magnitude = |bits: u16| if bits == 0x7c00 { 65536.0 } else { f16::from_bits(bits).to_f64() };
     let (found, v) = (bits & 0x7fff, if v.is_sign_negative() == (bits >> 15 == 1) { v.abs() } else { return false });
-    // The middles between neighbours are float64 exactly.
+    // Midpoints between neighbours are exact in float64.
     let middle = |low: u16| (magnitude(low) + magnitude(low + 1)) / 2.0;
     let even = found & 1 == 0;
     let above = found == 0 || v > middle(found - 1) || (even && v == middle(found - 1));

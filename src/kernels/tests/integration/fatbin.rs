@@ -1,11 +1,11 @@
-//! What the embedded fat binary holds.
+//! Checks the entries of the embedded fat binary.
 
 use dali_zarr_kernels::FATBIN;
 
 #[path = "../../architectures.rs"]
 mod architectures;
 
-/// Kind (1: PTX, 2: machine code) and architecture of every entry.
+/// Returns the kind (1: PTX, 2: machine code) and the architecture of every entry.
 fn entries() -> Vec<(u16, u32)> {
     let u16_at = |at: usize| u16::from_le_bytes(FATBIN[at..at + 2].try_into().unwrap());
     let u32_at = |at: usize| u32::from_le_bytes(FATBIN[at..at + 4].try_into().unwrap());
@@ -20,7 +20,7 @@ fn entries() -> Vec<(u16, u32)> {
     found
 }
 
-/// What `CUDAARCHS` or build.rs names, in the same form: 90a is an entry for 90.
+/// Returns the architectures of `CUDAARCHS` or build.rs in the same form. 90a is an entry for 90.
 fn named() -> Vec<(u16, u32)> {
     let all = architectures::parsed(env!("DALI_ZARR_ARCHITECTURES")).unwrap();
     let number = |name: &str| name.trim_end_matches(char::is_alphabetic).parse().unwrap();

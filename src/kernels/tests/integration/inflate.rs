@@ -1,4 +1,4 @@
-//! The decoder of deflate streams against another implementation's encoder and decoder, and against damage.
+//! Tests the decoder of deflate streams with another implementation's encoder and decoder, and with damaged streams.
 
 use dali_zarr_kernels::{INFLATE, host, inflate_kernel};
 use flate2::read::DeflateDecoder;
@@ -14,7 +14,7 @@ const CORRUPT: i32 = 12;
 const TOO_LONG: i32 = 15;
 const TRUNCATED: i32 = 20;
 
-/// By as many threads as a kernel has, and by few with little room, which comes to the same.
+/// Decodes with as many threads as a kernel, and again with few threads and small buffers. Both results must be equal.
 fn inflate(stream: &[u8], out: &mut [u8]) -> Result<usize, i32> {
     let result = host::inflate(stream, out, false);
     let mut other = vec![0xa7; out.len()];
@@ -49,7 +49,7 @@ fn deflate(data: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// By an encoder that takes a strategy, which flate2's does not.
+/// Encodes with a given strategy, which flate2's encoder doesn't take.
 fn deflate_by(data: &[u8], level: u8, strategy: CompressionStrategy) -> Vec<u8> {
     let flags = create_comp_flags_from_zip_params(level.into(), -15, strategy as i32);
     let mut out = vec![0; data.len() * 2 + 1000];
@@ -74,8 +74,8 @@ fn decodes_every_strategy() {
     }
 }
 
-/// Segments decode to nothing, to less than a batch, and to more, in turns; matches reach into other batches, and overlap
-/// themselves at every distance.
+/// Segments decode to nothing, to less than a batch and to more, by turns. Matches reach into other batches, and
+/// overlap themselves at every distance.
 #[test]
 fn batches_of_all_sizes() {
     let mut data = Vec::new();
@@ -145,7 +145,7 @@ fn every_cut_is_seen() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// What is damaged decodes to what the other implementation makes of it, or to an error where that has one.
+    /// A damaged stream gives the same bytes as the other implementation, or an error if that one fails.
     #[test]
     fn damage_has_the_same_outcome_as_elsewhere(
         kind in 0u8..4,
@@ -160,7 +160,7 @@ proptest! {
             let at = at.index(stream.len());
             stream[at] = value;
         }
-        // Guards around the output, beside the bounds that the decoder is told.
+        // Guard bytes before and after the output.
         let mut out = vec![0xa7u8; room + 600];
         let found = inflate(&stream, &mut out[300..300 + room]);
         prop_assert!(out[..300].iter().chain(&out[300 + room..]).all(|b| *b == 0xa7));

@@ -1,4 +1,5 @@
-//! The decoder of LZ4 and Snappy blocks, run by all lanes of a warp, against other implementations and against damage.
+//! Tests the decoder of LZ4 and Snappy blocks, run by all lanes of a warp, with other implementations and with damaged
+//! blocks.
 
 use dali_zarr_kernels::StreamKind::{self, Lz4, Snappy, Stored};
 use dali_zarr_kernels::host;
@@ -8,7 +9,8 @@ const CORRUPT: i32 = 12;
 const TOO_LONG: i32 = 15;
 const TRUNCATED: i32 = 20;
 
-/// Memory that ends where a page begins that nobody may touch, and begins where such a page ends if it is filled.
+/// Memory between two inaccessible pages. It ends where the second one begins. It begins where the first one ends only
+/// if its length is a multiple of the page size.
 struct Fenced {
     map: *mut u8,
     room: usize,
@@ -41,7 +43,7 @@ impl Fenced {
         unsafe { std::slice::from_raw_parts_mut(self.map.add(self.begin), self.len) }
     }
 
-    /// The accessible part before the bytes.
+    /// Returns the accessible bytes before the memory.
     fn before(&mut self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.map.add(PAGE), self.room - self.len) }
@@ -55,7 +57,7 @@ impl Drop for Fenced {
     }
 }
 
-/// Decodes in fenced memory: a byte written before the output is found, one touched behind input or output ends the
+/// Decodes in fenced memory. A write before the output fails the test; an access after input or output ends the
 /// process.
 fn decode(kind: StreamKind, stream: &[u8], room: usize, ring: u32) -> Result<Vec<u8>, i32> {
     let (mut input, mut output) = (Fenced::new(stream), Fenced::new(&vec![0x5c; room]));
@@ -75,7 +77,8 @@ fn noise(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Data of several kinds: noise, runs, text, smooth floats, the high bytes of those side by side, noise that returns from afar.
+/// Makes data of several kinds: noise, runs, text, smooth floats, byte planes of smooth floats, noise that repeats over
+/// a long distance.
 fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
     let mut next = noise(seed);
     let float = |i: usize| ((i as f32 * 0.013).sin() * 300.0 + 280.0).to_le_bytes();
@@ -108,7 +111,7 @@ fn encode(kind: StreamKind, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What other implementations make of a stream.
+/// Decodes a stream with other implementations; `None` if they refuse it.
 fn reference(kind: StreamKind, stream: &[u8], room: usize) -> Option<Vec<u8>> {
     match kind {
         Lz4 => lz4_flex::block::decompress(stream, room).ok(),
@@ -139,7 +142,8 @@ fn decodes_every_kind_and_length() {
     }
 }
 
-/// An LZ4 block of sequences of literals, offset and length of the match, the last without a match.
+/// Makes an LZ4 block of sequences, each with literals, offset and length of the match. `last` are literals without a
+/// match.
 fn lz4_block(sequences: &[(&[u8], u16, usize)], last: &[u8]) -> Vec<u8> {
     fn more(block: &mut Vec<u8>, mut length: usize) {
         while length >= 255 {
@@ -236,7 +240,7 @@ fn every_cut_of_a_block_is_seen_or_shorter() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12_000))]
 
-    /// What is damaged decodes to what the other implementation makes of it, or to an error where that has one.
+    /// A damaged stream gives the same bytes as the other implementation, or an error if that one fails.
     #[test]
     fn damage_has_the_same_outcome_as_elsewhere(
         snappy: bool,
@@ -264,7 +268,7 @@ proptest! {
         prop_assert_eq!(decode(kind, &bytes, room, 4096).ok(), reference(kind, &bytes, room));
     }
 
-    /// Sequences whose parts are of any length and reach, which encoders seldom write.
+    /// Sequences with literals and matches of any length and distance, which encoders seldom write.
     #[test]
     fn any_sequences_are_decoded(
         parts in prop::collection::vec((0usize..40, any::<u16>(), prop_oneof![4 => 4usize..40, 1 => 4usize..3000]), 0..60),
@@ -277,7 +281,7 @@ proptest! {
         produced += 4;
         for (n, offset, length) in &parts {
             produced += n;
-            // Half of them short: they are the ones that overlap.
+            // Half of the offsets are short, so that matches overlap themselves.
             let reach = if offset % 2 == 0 { produced.min(40) } else { produced.min(65_535) };
             sequences.push((&literals[..*n], (usize::from(*offset) % reach + 1).min(65_535) as u16, *length));
             produced += length;

@@ -1,6 +1,7 @@
-//! The kernels' host twin against other implementations. One binary, because each links everything again.
+//! Compares the kernels' code on the host with other implementations. One test binary, because each would link
+//! everything again.
 
-// The host twin takes addresses.
+// The functions under test take addresses.
 #![allow(unsafe_code)]
 
 mod checksum;

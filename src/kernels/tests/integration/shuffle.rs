@@ -1,10 +1,10 @@
-//! Boxes from shuffled chunks are those from the same chunks in true order, whatever the shuffle, the box and the types.
+//! Boxes read from shuffled chunks equal those from the same chunks in true order, for any shuffle, box and types.
 
 use dali_zarr_kernels::host::{self, Reach};
 use dali_zarr_kernels::{Job, Layout, Op, Shuffle};
 use proptest::prelude::*;
 
-/// What c-blosc makes of `data` before it compresses it.
+/// Shuffles `data` as c-blosc does before it compresses.
 fn shuffled(data: &[u8], layout: Layout) -> Vec<u8> {
     let size = usize::from(layout.typesize);
     let mut out = Vec::with_capacity(data.len());
@@ -37,7 +37,7 @@ fn op(src: i32, dst: i32, swap: bool, scaled: bool) -> Op {
 
 const SIZES: [usize; 12] = [1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8];
 
-/// Memory whose address is a multiple of 16.
+/// Copies `bytes` to memory at a multiple of 16.
 fn aligned(bytes: &[u8]) -> Vec<u128> {
     bytes.chunks(16).map(|c| u128::from_le_bytes(std::array::from_fn(|i| c.get(i).copied().unwrap_or(0)))).collect()
 }
@@ -54,16 +54,16 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// One dimension of a box: elements, distance in the source, distance in the output.
+/// One dimension of a box: number of elements, stride in the source, stride in the output.
 type Dim = (u32, i64, i64);
 
-/// A box `first` elements from the beginning of a chunk of `len` bytes.
+/// Makes a box that begins `first` elements of `size` bytes after the chunk's beginning.
 fn job(dims: &[Dim], layout: Layout, first: usize, size: usize) -> Job {
     Job { layout, src_offset: (first * size) as u32, ..Job::new(0, 0, dims.iter().copied()) }
 }
 
-/// Runs the job on the shuffled bytes and, as one without a layout, on the true ones: both outputs must be the same. The same
-/// for the device's loads, if nothing is converted.
+/// Runs the job on the shuffled bytes, and without a layout on the bytes in true order. Both outputs must be equal. If
+/// the job is a plain copy, the device's loads must give the same output too; returns which ones were used.
 fn check(data: &[u8], job: Job, op: Op, dst_skip: usize) -> Option<Reach> {
     let (src_size, dst_size) = (SIZES[op.src_dtype as usize], SIZES[op.dst_dtype as usize]);
     let last: i64 = (0..job.ndim as usize).map(|d| i64::from(job.extent[d] - 1) * job.dst_stride[d]).sum();
@@ -90,7 +90,7 @@ fn check(data: &[u8], job: Job, op: Op, dst_skip: usize) -> Option<Reach> {
     let stored = shuffled(data, job.layout);
     let expected = run(data, job, true, false).0;
     assert!(run(&stored, job, false, false).0 == expected, "{job:?} {op:?}");
-    // A bool is stored as 0 or 1: never a plain copy.
+    // A bool is never copied plainly: it is written as 0 or 1.
     if op.src_dtype == 0 || op.src_dtype != op.dst_dtype || op.swap != 0 || op.num_missing != 0 {
         return None;
     }

@@ -8,7 +8,7 @@ fn job(src: u64, dst: u64, extent: &[u32], src_stride: &[i64], dst_stride: &[i64
     Job::new(src, dst, (0..extent.len()).map(|d| (extent[d], src_stride[d], dst_stride[d])))
 }
 
-/// Pairs of element offsets (source, output), in the order of the box.
+/// Returns the set of pairs of element offsets (source, output) of a job.
 fn plain(job: &Job) -> BTreeSet<(i64, i64)> {
     let n = job.ndim as usize;
     let total: u64 = job.extent[..n].iter().map(|&e| e as u64).product();
@@ -49,7 +49,7 @@ fn a_contiguous_box_goes_in_vectors_of_16_bytes() {
 
 #[test]
 fn a_misaligned_crop_goes_in_narrower_vectors() {
-    // Columns 2.. of rows of 1440: 8 bytes are aligned on both sides, 16 are not.
+    // Columns 2.. of rows of 1440: source and output are both aligned to 8 bytes, but not both to 16.
     assert_eq!(host::walk(&job(0x1008, 0x2000, &[8, 64], &[1440, 1], &[64, 1]), 4, 0).0, 2);
     assert_eq!(host::walk(&job(0x1004, 0x2000, &[8, 64], &[1440, 1], &[64, 1]), 4, 0).0, 1);
     assert_eq!(host::walk(&job(0x1000, 0x2000, &[8, 64], &[1441, 1], &[64, 1]), 4, 0).0, 1);

@@ -1,11 +1,11 @@
-//! The decoder of zstd frames against the reference implementation's encoder and decoder, and against damage.
+//! Tests the decoder of zstd frames with the reference implementation's encoder and decoder, and with damaged frames.
 
 use dali_zarr_kernels::host;
 use dali_zarr_kernels::zstd::{EXECUTE, Wave};
 use dali_zarr_kernels::zstd_plan::plan;
 use zstd_safe::{CCtx, CParameter};
 
-/// Random numbers, the same in each run.
+/// A generator of random numbers, the same in each run.
 struct Noise(u64);
 
 impl Noise {
@@ -23,7 +23,7 @@ impl Noise {
 
 const KINDS: u8 = 9;
 
-/// Data of many kinds.
+/// Makes data of one of several kinds.
 fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
     let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     match kind % KINDS {
@@ -47,7 +47,7 @@ fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
         2 => (0..len).map(|_| b"the quick brown fox jumps over"[noise.below(30)]).collect(),
         3 => (0..len).map(|i| (i / 1000) as u8).collect(),
         4 => (0..len).map(|_| noise.next() as u8).collect(),
-        // Pieces of what came before, from near and far, with something new between them.
+        // Repeats of earlier data, from near and far, with new bytes between them.
         5 => {
             let mut data: Vec<u8> = Vec::with_capacity(len + 300);
             while data.len() < len {
@@ -65,7 +65,7 @@ fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
         }
         // Records: the same offset again and again.
         6 => (0..len).map(|i| if i % 24 < 20 { (i % 24) as u8 } else { noise.next() as u8 & 15 }).collect(),
-        // Few values: short codes; then a stretch of others.
+        // Few values, which get short codes; then a stretch of other values.
         7 => (0..len)
             .map(|i| if i % 40_000 < 30_000 { noise.below(40).min(3) as u8 } else { noise.below(250) as u8 })
             .collect(),
@@ -73,7 +73,7 @@ fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
     }
 }
 
-/// What the encoder may be asked for.
+/// Options of the encoder.
 #[derive(Clone, Copy, Debug)]
 struct How {
     level: i32,
@@ -95,11 +95,11 @@ fn compress(data: &[u8], how: How) -> Vec<u8> {
     out
 }
 
-/// Decodes a frame between guards; the status if it isn't 0.
+/// Decodes a frame into an output between guard bytes. The error is the plan's reason, or the status if it isn't 0.
 fn decode(frame: &[u8], len: usize) -> Result<Vec<u8>, String> {
     let plan = plan(frame, len)?;
     const GUARD: usize = 64;
-    // Each allocation as long as what it holds: what a sanitizer sees is then exact.
+    // Each allocation is exactly as long as its content, so that a sanitizer sees every access outside it.
     let frame = frame.to_vec();
     let mut out = vec![0xa7u8; len + 2 * GUARD];
     let mut wave = Wave::default();
@@ -223,7 +223,7 @@ fn what_the_host_refuses() {
     assert!(plan(&unsized_frame, 5000).is_ok());
     assert_eq!(decode(&unsized_frame, 4900).unwrap_err(), "status 15");
     assert_eq!(decode(&unsized_frame, 5100).unwrap_err(), "status 20");
-    // A checksum is read, whoever verifies it.
+    // The plan has the checksum, although the decoder doesn't verify it.
     let checked = compress(&data, How { checksum: true, ..PLAIN });
     let expected = u32::from_le_bytes(checked[checked.len() - 4..].try_into().unwrap());
     assert_eq!(plan(&checked, 5000).unwrap().checksum, Some(expected));
@@ -242,7 +242,7 @@ fn the_workspace_is_bounded() {
     }
 }
 
-/// What is damaged decodes to what the reference makes of it, or to an error; to nothing where the reference fails.
+/// A damaged frame gives the same bytes as the reference, or an error. If the reference fails, it must give an error.
 #[test]
 fn damage_has_the_same_outcome_as_elsewhere() {
     let mut noise = Noise(77);
@@ -258,7 +258,7 @@ fn damage_has_the_same_outcome_as_elsewhere() {
         let how = How { level: noise.below(12) as i32 - 3, checksum: false, content_size: round % 3 != 0, long: false };
         let mut frame = compress(&data, how);
         for _ in 0..1 + noise.below(3) {
-            // Headers and tables are in the first bytes; the marks of bit streams in the last.
+            // The first bytes hold headers and tables, the last ones the marks of bit streams.
             let at = match noise.below(3) {
                 0 => 4 + noise.below(frame.len().min(80) - 4),
                 1 => frame.len() - 1 - noise.below(frame.len().min(20)),
@@ -285,7 +285,8 @@ fn damage_has_the_same_outcome_as_elsewhere() {
         }
     }
     assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
-    // The reference doesn't look whether a stream of literals is used up in the end; and refused is what only it can do.
+    // Some frames only the reference decodes: it doesn't check that a stream of literals is used up at its end, and it
+    // has features that the GPU's decoder refuses.
     assert!(stricter < 1000, "{stricter} frames were refused that the reference decodes");
 }
 
@@ -294,7 +295,7 @@ fn warps_of_the_entropy_kernel_stand_together() {
     use dali_zarr_kernels::zstd::{Grid, entropy, entropy_shared};
     const WARP: u32 = 44_128;
     let grid = |blocks, warps| Grid { blocks, threads: 32 * warps, shared: warps * WARP };
-    // Half of the blocks take sequences, each warp those of eight compressed blocks.
+    // Half of the blocks of threads work on sequences. Each warp works on eight compressed blocks.
     assert_eq!(entropy(0, 227 << 10), grid(0, 1));
     assert_eq!(entropy(9, 227 << 10), grid(2, 2));
     assert_eq!(entropy(81, 227 << 10), grid(6, 5));
@@ -305,7 +306,8 @@ fn warps_of_the_entropy_kernel_stand_together() {
     }
 }
 
-/// The second stream of literals has two bits, fewer than its first three literals, with which its output gets aligned.
+/// The second stream of literals has only two bits, fewer than the three literals that the decoder reads before its
+/// output is aligned.
 #[test]
 fn a_stream_of_literals_that_ends_at_once_is_damage() {
     let frame = [
@@ -320,7 +322,7 @@ fn a_stream_of_literals_that_ends_at_once_is_damage() {
 fn random_bytes_end() {
     let mut noise = Noise(5);
     for _ in 0..3000 {
-        // A header, one compressed block, anything in it.
+        // A valid header, then one compressed block of random bytes.
         let size = 1 + noise.below(400);
         let len = 1 + noise.below(3000);
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];

@@ -1,4 +1,4 @@
-//! Batches: taking them, what is in them, and the device memory that they are written to.
+//! Batches: takes them, returns their contents, and lends the device memory that they are written to.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ pub struct CBatch(Fenced<Batch>);
 /// Waits for the next batch.
 ///
 /// # Safety
-/// `reader` is null or open, and `batch` null or good to write.
+/// `reader` is null or open, and `batch` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_next_batch(reader: *mut CReader, batch: *mut *mut CBatch) -> i32 {
     call(|| {
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dali_zarr_next_batch(reader: *mut CReader, batch: *mut 
 /// The host memory of one output.
 ///
 /// # Safety
-/// `batch` is null or not released yet, and the others null or good to write.
+/// `batch` is null or not released yet, and the others null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_batch_data(
     batch: *const CBatch,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn dali_zarr_batch_data(
 /// The lengths of a batch's samples in ragged outputs.
 ///
 /// # Safety
-/// `batch` is null or not released yet, and the others null or good to write.
+/// `batch` is null or not released yet, and the others null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_batch_lengths(
     batch: *const CBatch,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dali_zarr_batch_lengths(
 /// The lent set that holds the batch.
 ///
 /// # Safety
-/// `batch` is null or not released yet, and `id` null or good to write.
+/// `batch` is null or not released yet, and `id` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_batch_buffers(batch: *const CBatch, id: *mut u64) -> i32 {
     call(|| {
@@ -98,12 +98,13 @@ pub unsafe extern "C" fn dali_zarr_batch_buffers(batch: *const CBatch, id: *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_batch_release(batch: *mut CBatch) {
     if !batch.is_null() {
-        // SAFETY: made by `Box::into_raw`, and given back once by the caller's promise. The batch in it is fenced.
+        // SAFETY: made by `Box::into_raw`, and released only once by the caller's promise. A panic in the batch's
+        // destructor is caught.
         drop(unsafe { Box::from_raw(batch) });
     }
 }
 
-/// How many sets of device buffers to lend.
+/// How many sets of device buffers to lend before the first batch.
 ///
 /// # Safety
 /// `reader` is null or open.
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn dali_zarr_buffers_wanted(reader: *const CReader) -> usi
 /// Lends a set of device buffers.
 ///
 /// # Safety
-/// `reader` is null or open, `outputs` points to `count` addresses, and addresses and event are what the header asks for.
+/// `reader` is null or open, `outputs` points to `count` addresses, and addresses and event are as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_lend(
     reader: *mut CReader,

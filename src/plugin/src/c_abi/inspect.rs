@@ -1,4 +1,4 @@
-//! What is told of specs, stores and readers, as JSON.
+//! Describes specs, stores and readers, as JSON.
 
 use std::ffi::c_char;
 
@@ -11,10 +11,10 @@ use super::readers::CReader;
 use super::{call, deref, keep_text, put, text};
 use crate::registry;
 
-/// Writes the address of what `made` says of a spec to `json`; null if it fails.
+/// Calls `made` with the spec, and writes the address of the text that it returns to `json`; null if it fails.
 ///
 /// # Safety
-/// `spec` is a string, and `json` good to write.
+/// `spec` is a string, and `json` valid for writes.
 unsafe fn tell(spec: *const c_char, json: *mut *const c_char, made: impl FnOnce(&Spec) -> Result<String>) -> i32 {
     call(|| {
         // SAFETY: the caller's promise for both pointers.
@@ -31,7 +31,7 @@ unsafe fn tell(spec: *const c_char, json: *mut *const c_char, made: impl FnOnce(
 /// Explains what a reader would do.
 ///
 /// # Safety
-/// `spec` is a string, and `json` good to write.
+/// `spec` is a string, and `json` valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *const c_char) -> i32 {
     // SAFETY: the caller's promise.
@@ -41,17 +41,17 @@ pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *cons
 /// Lists the arrays of a store.
 ///
 /// # Safety
-/// `spec` is a string, and `json` good to write.
+/// `spec` is a string, and `json` valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_arrays(spec: *const c_char, json: *mut *const c_char) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { tell(spec, json, |spec| Ok(arrays(spec)?.to_string())) }
 }
 
-/// Looks up labels, and gives what picks them.
+/// Looks up labels, and writes the entry of "pick" that selects their elements.
 ///
 /// # Safety
-/// `spec` and `dim` are strings, `labels` points to `count` numbers, and `pick` is good to write.
+/// `spec` and `dim` are strings, `labels` points to `count` numbers, and `pick` is valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_pick_labels(
     spec: *const c_char,
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn dali_zarr_pick_labels(
 /// The counters of a reader.
 ///
 /// # Safety
-/// `reader` is null or open, and `json` null or good to write.
+/// `reader` is null or open, and `json` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_stats(reader: *const CReader, json: *mut *const c_char) -> i32 {
     call(|| {
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn dali_zarr_stats(reader: *const CReader, json: *mut *con
 /// The counters of all readers of the process.
 ///
 /// # Safety
-/// `json` is null or good to write.
+/// `json` is null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_all_stats(json: *mut *const c_char) -> i32 {
     call(|| {

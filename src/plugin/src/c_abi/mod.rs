@@ -1,7 +1,7 @@
-//! The C ABI; `include/dali_zarr.h` is its documentation and must agree with it.
+//! The C ABI. `include/dali_zarr.h` is its documentation and must agree with it.
 //!
-//! Every function is fenced against panics and checks its pointers for null; whatever else a pointer may be is the
-//! caller's promise, which the header states. Here is how errors, text and pointers cross; the functions are in the modules.
+//! Every function catches panics and checks its pointers for null. Everything else about pointers is the caller's
+//! promise, which the header states. This file passes errors, text and pointers; the functions are in the modules.
 
 mod batches;
 mod inspect;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::unwind::guard;
 
-/// What `dali_zarr_last_error` and its like give.
+/// The values that `dali_zarr_last_error`, `dali_zarr_last_error_details` and `dali_zarr_last_error_status` return.
 #[derive(Default)]
 struct LastError {
     status: i32,
@@ -30,17 +30,17 @@ thread_local! {
     static TEXT: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Text for C; a NUL inside, which C can't hold, becomes `\0`.
+/// Converts text for C. NULs, which C strings can't hold, become `\0`.
 fn c_text(text: &str) -> CString {
     CString::new(shown(text)).unwrap_or_default()
 }
 
-/// Text that ends where its first NUL stands once it is C's, with its NULs written as `\0`.
+/// Returns text with its NULs written as `\0`. As a C string, it would otherwise end at the first NUL.
 pub(crate) fn shown(text: &str) -> String {
     text.replace('\0', "\\0")
 }
 
-/// The text of a call on this thread, which lives until the next such call.
+/// Keeps a text that is returned to C. It is valid until the next call of this function on this thread.
 fn keep_text(text: &str) -> *const c_char {
     let kept = TEXT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
@@ -50,7 +50,7 @@ fn keep_text(text: &str) -> *const c_char {
     kept.unwrap_or(c"".as_ptr())
 }
 
-/// Runs `work` behind the fence, and keeps its error for `dali_zarr_last_error`.
+/// Runs `work` and catches its panics. Keeps its error for `dali_zarr_last_error`. Returns the status.
 fn call(work: impl FnOnce() -> Result<()>) -> i32 {
     match guard(work) {
         Ok(()) => 0,
@@ -61,7 +61,7 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
     }
 }
 
-/// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
+/// Keeps an error for `dali_zarr_last_error`. On a thread that is ending, the error is lost.
 pub(crate) fn remember(error: &Error) {
     keep_error(error, details(error));
 }
@@ -101,19 +101,19 @@ fn null(what: &str) -> Error {
 }
 
 /// # Safety
-/// `pointer` is null or good to read for as long as the result is used.
+/// `pointer` is null or valid for reads as long as the result is used.
 unsafe fn deref<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// # Safety
-/// `pointer` is null or good to write.
+/// `pointer` is null or valid for writes.
 unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()> {
     if pointer.is_null() {
         return Err(null(what));
     }
-    // SAFETY: not null, and the caller's promise. What was there before is not read.
+    // SAFETY: not null, and the caller's promise. The old value is neither read nor dropped.
     unsafe { pointer.write(value) };
     Ok(())
 }
@@ -135,7 +135,7 @@ pub extern "C" fn dali_zarr_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What is known of the last error on this thread, as a JSON object.
+/// The details of the last error on this thread, as a JSON object.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_last_error_details() -> *const c_char {
     LAST.try_with(|last| last.borrow().details.as_ptr()).unwrap_or(c"".as_ptr())

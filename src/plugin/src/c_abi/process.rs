@@ -1,5 +1,5 @@
-//! What holds for the whole process or thread: the version, nvCOMP's folders, tables that are kept, the log, and how operators of DALI
-//! are opened and interrupted.
+//! Functions for the whole process or thread: the version, nvCOMP's folders, tables that are kept, the log, and how
+//! DALI's operators are opened and interrupted.
 
 use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::{call, details, keep_error, keep_text, null, put, text};
 use crate::unwind::guard;
 use crate::{interrupts, log, opening, registry};
 
-/// Of `enum dali_zarr_dtype`.
+/// Values of `enum dali_zarr_dtype`.
 const INT64: i32 = 4;
 const FLOAT64: i32 = 11;
 
@@ -24,7 +24,7 @@ pub extern "C" fn dali_zarr_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Where to look for nvCOMP first.
+/// Sets the folders where nvCOMP is looked for first.
 ///
 /// # Safety
 /// `dirs` points to `count` strings.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, c
 /// Keeps a copy of a table.
 ///
 /// # Safety
-/// `data` points to `rows * columns` elements of the type, aligned as they need; `name` is good to write.
+/// `data` points to `rows * columns` elements of the type, aligned for it; `name` is valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_table_keep(
     data: *const c_void,
@@ -77,10 +77,10 @@ pub unsafe extern "C" fn dali_zarr_table_keep(
     })
 }
 
-/// A copy of `count` elements.
+/// Returns a copy of `count` elements.
 ///
 /// # Safety
-/// `data` points to as many, unless there are none.
+/// `data` points to `count` elements, or `count` is 0.
 unsafe fn copied<T: Element>(data: *const T, count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
     if values.try_reserve_exact(count).is_err() {
@@ -118,7 +118,7 @@ pub extern "C" fn dali_zarr_log_level(level: i32) -> i32 {
     })
 }
 
-/// Whether records of the log are kept for the host.
+/// Sets whether log records are kept for the host.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_keep_log(kept: i32) -> i32 {
     call(|| {
@@ -127,20 +127,20 @@ pub extern "C" fn dali_zarr_keep_log(kept: i32) -> i32 {
     })
 }
 
-/// Waits for a record of the log.
+/// Waits for a log record. Returns 1 if there is one, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_wait_log(timeout_ms: u32) -> i32 {
     guard(|| Ok(i32::from(log::wait(Duration::from_millis(timeout_ms.into()))))).unwrap_or(0)
 }
 
-/// The records of the log.
+/// Takes the log records.
 ///
 /// # Safety
-/// `json` is null or good to write.
+/// `json` is null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_take_log(json: *mut *const c_char) -> i32 {
     call(|| {
-        // SAFETY: the caller's promise. Nothing is taken that can't be handed over.
+        // SAFETY: the caller's promise. Checked before records are taken, so that none is lost.
         unsafe { put(json, std::ptr::null(), "json") }?;
         let records = log::take().to_string();
         // SAFETY: as above.
@@ -148,13 +148,13 @@ pub unsafe extern "C" fn dali_zarr_take_log(json: *mut *const c_char) -> i32 {
     })
 }
 
-/// The reader that described its epoch to DALI on this thread.
+/// Takes the number of the reader that last described its epoch to DALI on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_take_described() -> u64 {
     registry::take_described()
 }
 
-/// Whether operators of DALI open their stores on threads of the library.
+/// Sets whether DALI's operators open their stores on threads of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_defer_opening(deferred: i32) -> i32 {
     call(|| {
@@ -166,7 +166,7 @@ pub extern "C" fn dali_zarr_defer_opening(deferred: i32) -> i32 {
 /// Waits for the stores of this thread's operators.
 ///
 /// # Safety
-/// `opened` is null or good to write.
+/// `opened` is null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_wait_opened(timeout_ms: u32, opened: *mut i32) -> i32 {
     let mut operator = None;
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn dali_zarr_wait_opened(timeout_ms: u32, opened: *mut i32
     status
 }
 
-/// Whether SIGINT ends waits for batches.
+/// Sets whether SIGINT ends waits for batches.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_watch_interrupts(watched: i32) -> i32 {
     call(|| {

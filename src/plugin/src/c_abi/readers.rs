@@ -1,4 +1,4 @@
-//! Readers: opening, resuming and closing them, and what their outputs and epochs are.
+//! Readers: opens, resumes and closes them, and describes their outputs and epochs.
 
 use std::ffi::{CString, c_char};
 
@@ -10,12 +10,12 @@ use super::{c_text, call, deref, null, put, text};
 use crate::registry::Registered;
 use crate::unwind::Fenced;
 
-/// `dali_zarr_reader`: a reader, and its outputs in the form that C reads.
+/// `dali_zarr_reader`: a reader, and its outputs in the form for C.
 pub struct CReader {
     pub(super) registered: Registered,
     pub(super) reader: Fenced<Reader>,
     pub(super) outputs: Vec<OutputText>,
-    /// The state that was asked for last.
+    /// The text that the last call of `dali_zarr_state` returned.
     state: CString,
 }
 
@@ -50,17 +50,17 @@ pub struct CMeta {
 /// Opens a reader.
 ///
 /// # Safety
-/// `spec` is a string, and `reader` good to write.
+/// `spec` is a string, and `reader` valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_open(spec: *const c_char, reader: *mut *mut CReader) -> i32 {
     // SAFETY: the caller's promise.
     call(|| unsafe { open(spec, Reader::open, reader) })
 }
 
-/// Opens a reader that goes on where `state` was taken.
+/// Opens a reader that continues from `state`.
 ///
 /// # Safety
-/// `spec` and `state` are strings, and `reader` good to write.
+/// `spec` and `state` are strings, and `reader` valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_resume(spec: *const c_char, state: *const c_char, reader: *mut *mut CReader) -> i32 {
     call(|| {
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dali_zarr_resume(spec: *const c_char, state: *const c_c
 }
 
 /// # Safety
-/// `spec` is null or a string, and `reader` null or good to write.
+/// `spec` is null or a string, and `reader` null or valid for writes.
 unsafe fn open(spec: *const c_char, how: impl FnOnce(Spec) -> Result<Reader>, reader: *mut *mut CReader) -> Result<()> {
     // SAFETY: the caller's promise for both pointers.
     let spec = unsafe {
@@ -100,7 +100,7 @@ unsafe fn open(spec: *const c_char, how: impl FnOnce(Spec) -> Result<Reader>, re
 /// The state after the last batch.
 ///
 /// # Safety
-/// `reader` is null or open, and `state` null or good to write.
+/// `reader` is null or open, and `state` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_state(reader: *mut CReader, state: *mut *const c_char) -> i32 {
     call(|| {
@@ -121,7 +121,8 @@ pub unsafe extern "C" fn dali_zarr_state(reader: *mut CReader, state: *mut *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_close(reader: *mut CReader) {
     if !reader.is_null() {
-        // SAFETY: made by `Box::into_raw`, and given back once by the caller's promise. The reader in it is fenced.
+        // SAFETY: made by `Box::into_raw`, and closed only once by the caller's promise. A panic in the reader's
+        // destructor is caught.
         drop(unsafe { Box::from_raw(reader) });
     }
 }
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn dali_zarr_num_outputs(reader: *const CReader) -> usize 
 /// Describes an output.
 ///
 /// # Safety
-/// `reader` is null or open, and `output` null or good to write.
+/// `reader` is null or open, and `output` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index: usize, output: *mut COutput) -> i32 {
     call(|| {
@@ -159,10 +160,10 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
     })
 }
 
-/// Whether an output is ragged, and the memory that a batch takes of it.
+/// Tells whether an output is ragged, and the bytes of memory that it takes in a batch.
 ///
 /// # Safety
-/// `reader` is null or open, and the others null or good to write.
+/// `reader` is null or open, and the others null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_describe_batch(
     reader: *const CReader,
@@ -190,7 +191,7 @@ fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
 /// Describes an epoch.
 ///
 /// # Safety
-/// `reader` is null or open, and `meta` null or good to write.
+/// `reader` is null or open, and `meta` null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_describe_epoch(reader: *const CReader, meta: *mut CMeta) -> i32 {
     call(|| {
