@@ -18,7 +18,7 @@ DIMS = ("time", "lat", "lon")
 COUNTERS = {
     "chunks_read", "chunks_missing", "bytes_read", "reads", "index_reads", "chunks_decoded_cpu", "chunks_decoded_gpu",
     "chunks_uncompressed", "chunks_failed", "cpu_fallbacks", "chunks_shared", "batches_shared", "shared_reserve",
-    "chunks_from_memory", "chunks_read_again", "evictions", "batches", "waits", "waves", "read_seconds",
+    "shared_threads", "chunks_from_memory", "chunks_read_again", "evictions", "batches", "waits", "waves", "read_seconds",
     "copy_seconds", "decode_seconds", "assemble_seconds", "wait_seconds",
 }
 

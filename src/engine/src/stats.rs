@@ -42,6 +42,8 @@ pub struct Stats {
     /// The latest reserve, in batches: if the consumer is the slower side, the GPU decodes nothing while more finished
     /// batches than this wait.
     pub shared_reserve: AtomicU64,
+    /// The most chunks that decode threads decoded at a time in the GPU's place, when the last batch was taken.
+    pub shared_threads: AtomicU64,
     /// Uses of chunks that needed no read, because the chunk had been read for another batch.
     pub chunks_from_memory: AtomicU64,
     /// Repeated reads of chunks that were read before and not kept, although a planned batch still needed them; part of
@@ -151,6 +153,7 @@ impl Stats {
             "chunks_shared": n(&self.chunks_shared),
             "batches_shared": n(&self.batches_shared),
             "shared_reserve": n(&self.shared_reserve),
+            "shared_threads": n(&self.shared_threads),
             "chunks_from_memory": n(&self.chunks_from_memory),
             "chunks_read_again": n(&self.chunks_read_again),
             "evictions": n(&self.evictions),

@@ -153,19 +153,14 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
 }
 
 /// Divides `limit` bytes of host memory for batches delivered to a GPU. `tables` are the bytes of the tables of all
-/// lanes. There are at most `threads` decode threads, and at most `of_these` of them decode in the GPU's place.
+/// lanes. There are at most `threads` decode threads.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
-pub(super) fn divide_for_gpu(
-    limit: u64,
-    needs: &Needs,
-    tables: usize,
-    (threads, of_these): (usize, usize),
-) -> Result<HostBudget> {
+pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: usize) -> Result<HostBudget> {
     let smallest = gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + tables;
     let Remainder { threads, indexes, left } = remainder(limit, needs, smallest, threads)?;
-    let (shared, scratch) = shared(needs, left, threads.min(of_these));
+    let (shared, scratch) = shared(needs, left, threads);
     Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
 }
 

@@ -45,8 +45,6 @@ pub struct Asked {
     pub window: Option<usize>,
     /// Number of decode threads.
     pub threads: usize,
-    /// How many of these may decode in the GPU's place at a time.
-    pub shared_threads: usize,
     /// Number of samples of a batch, for messages.
     pub batch_size: usize,
 }
@@ -54,15 +52,11 @@ pub struct Asked {
 impl Asked {
     /// Takes the values from a spec.
     pub fn of(spec: &Spec) -> Self {
-        let given = spec.resources.decode_threads;
         Self {
             host: spec.resources.host_memory_limit,
             device: spec.resources.device_memory_limit,
             window: spec.resources.prefetch_queue_depth,
-            threads: given.unwrap_or_else(cores).max(1),
-            // The other cores are left to training: with more threads, the thread that launches a model's kernels was
-            // late.
-            shared_threads: given.unwrap_or_else(|| cores() / 2).max(1),
+            threads: spec.resources.decode_threads.unwrap_or_else(cores).max(1),
             batch_size: spec.batch_size,
         }
     }
@@ -186,7 +180,6 @@ fn divide_limits(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget>
     };
     let tables = host::host_tables(limits.host, needs)?;
     let device = device::divide(limits.device, needs, on_device, asked.window, tables)?;
-    let threads = (asked.threads, asked.shared_threads);
-    let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, threads)?;
+    let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, asked.threads)?;
     Ok(Budget { window: device.window, host, device: Some(device) })
 }

@@ -10,7 +10,7 @@ const GIB: u64 = 1 << 30;
 
 /// Makes a user's request with these limits.
 fn asked(host: Option<u64>, device: Option<u64>, window: Option<usize>) -> Asked {
-    Asked { host, device, window, threads: 16, shared_threads: 16, batch_size: 16 }
+    Asked { host, device, window, threads: 16, batch_size: 16 }
 }
 
 fn divide_limits(needs: &Needs, asked: &Asked) -> Budget {

@@ -26,6 +26,7 @@ mod reads;
 mod shard_indexes;
 mod sharing;
 pub mod simulation;
+mod task_limit;
 mod waves;
 
 use std::sync::Arc;
@@ -49,6 +50,7 @@ use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::Reads;
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
+use task_limit::TaskLimit;
 use waves::Waves;
 
 /// What the consumer receives: a finished batch, or the error with which it failed.
@@ -89,6 +91,9 @@ pub(crate) struct Rules {
     /// Most chunks that decode threads may decode at a time in the GPU's place, to leave the GPU to a model that
     /// trains. 0: none.
     pub shared_tasks: usize,
+    /// Whether trials find the number of these tasks while a model trains, from 1 to `shared_tasks`. Otherwise it is
+    /// always `shared_tasks`.
+    pub finds_shared_tasks: bool,
     /// Finds the `host_memory_limit` that would be enough for an oversized chunk.
     pub limit_finder: LimitFinder,
 }
@@ -162,7 +167,12 @@ impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let Setup { shared, rules, fetch, decode, lanes, staging, slots, gds_buffer, gds, .. } = setup;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
-        let sharing = Sharing::new(rules.shared_tasks, if lanes.is_some() { rules.max_active } else { 0 });
+        let max_waiting = if lanes.is_some() { rules.max_active } else { 0 };
+        let tasks = match rules.finds_shared_tasks {
+            true => TaskLimit::found(rules.shared_tasks, max_waiting),
+            false => TaskLimit::fixed(rules.shared_tasks),
+        };
+        let sharing = Sharing::new(tasks, max_waiting);
         Self {
             chunks: Chunks::default(),
             batches: Batches::new(rules, lanes.is_none().then_some(setup.pools)),
@@ -301,6 +311,7 @@ impl Scheduler {
                 sharing.taken(take, self.batches.untaken());
                 let stats = &self.shared.stats;
                 Stats::add(&stats.batches_shared, u64::from(sharing.cpu_helps()));
+                stats.shared_threads.store(sharing.max_tasks() as u64, Ordering::Relaxed);
                 if let Some(reserve) = sharing.reserve() {
                     stats.shared_reserve.store(reserve as u64, Ordering::Relaxed);
                 }

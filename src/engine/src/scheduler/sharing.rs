@@ -25,13 +25,14 @@
 
 use std::collections::BTreeSet;
 
+use super::task_limit::TaskLimit;
 use crate::messages::Take;
 
 /// Decides which chunks the CPU decodes for the GPU, and when the GPU decodes.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    /// Most tasks of the decode threads in the GPU's place at a time.
-    max_tasks: usize,
+    /// Most tasks of the decode threads in the GPU's place at a time; 0: the CPU never helps.
+    max_tasks: TaskLimit,
     /// Number of such tasks that run now.
     tasks: usize,
     /// The most finished batches that can wait for the consumer. 0: there is no GPU.
@@ -83,9 +84,8 @@ fn window(max_waiting: usize) -> usize {
 }
 
 impl Sharing {
-    /// Makes the state before the first batch. At most `max_tasks` tasks of the decode threads run at a time in the
-    /// GPU's place (0: the CPU never helps). At most `max_waiting` finished batches can wait (0: there is no GPU).
-    pub fn new(max_tasks: usize, max_waiting: usize) -> Self {
+    /// Makes the state before the first batch. At most `max_waiting` finished batches can wait (0: there is no GPU).
+    pub fn new(max_tasks: TaskLimit, max_waiting: usize) -> Self {
         Self {
             max_tasks,
             tasks: 0,
@@ -105,9 +105,14 @@ impl Sharing {
         }
     }
 
+    /// The most chunks that the CPU decodes at a time, now.
+    pub fn max_tasks(&self) -> usize {
+        self.max_tasks.get()
+    }
+
     /// Whether the CPU helps now.
     pub fn cpu_helps(&self) -> bool {
-        self.on && self.max_tasks > 0
+        self.on && self.max_tasks.get() > 0
     }
 
     /// Returns the reserve: while more batches than this wait, the GPU decodes nothing. `None` while the consumer is
@@ -135,15 +140,16 @@ impl Sharing {
         }
         (self.on, self.known) = (true, true);
         (self.floor, self.floor_left) = (1, FORGET_AFTER * self.max_waiting);
-        self.set_reserve(self.first_reserve());
+        self.set_reserve(self.first_reserve(), 0.0);
     }
 
     fn first_reserve(&self) -> usize {
         (self.max_waiting / 4).max(1)
     }
 
-    fn set_reserve(&mut self, reserve: usize) {
-        (self.reserve, self.taken, self.late) = (reserve, 0, 0.0);
+    /// `late`: what is remembered of the lateness so far.
+    fn set_reserve(&mut self, reserve: usize, late: f64) {
+        (self.reserve, self.taken, self.late) = (reserve, 0, late);
     }
 
     /// Records that the consumer took a batch, and that `waiting` finished ones are left.
@@ -156,24 +162,24 @@ impl Sharing {
             }
             return;
         }
+        self.max_tasks.taken(take.interval);
         self.taken += 1;
         self.late += late;
         self.floor_left = self.floor_left.saturating_sub(1);
         let highest = self.max_waiting - 2;
         if self.late > RAISE_AFTER && self.reserve >= highest {
             (self.on, self.calm) = (false, 0);
+            self.max_tasks.interrupt();
             self.needed = (2 * self.needed).min(MAX_CALM * window(self.max_waiting));
         } else if self.late > RAISE_AFTER {
             (self.floor, self.floor_left) =
                 ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
-            self.set_reserve(self.floor);
+            self.set_reserve(self.floor, 0.0);
         } else if self.taken >= window(self.max_waiting) {
             if self.floor_left == 0 {
                 (self.floor, self.needed) = (1, window(self.max_waiting));
             }
-            let late = self.late / 2.0;
-            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(self.floor));
-            self.late = late;
+            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(self.floor), self.late / 2.0);
         }
     }
 
@@ -182,8 +188,9 @@ impl Sharing {
     /// threads have work during the burst, and until more is read.
     pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
         if !self.burst && waiting <= self.reserve && self.decoding.is_empty() {
-            let leaves = self.cpu_helps() && encoded >= 4 * self.max_tasks;
-            (self.burst, self.left) = (true, if leaves { 2 * self.max_tasks } else { 0 });
+            let tasks = self.max_tasks.get();
+            let leaves = self.cpu_helps() && encoded >= 4 * tasks;
+            (self.burst, self.left) = (true, if leaves { 2 * tasks } else { 0 });
         }
         if !self.on || waiting == 0 {
             encoded
@@ -207,7 +214,7 @@ impl Sharing {
 
     /// Whether the CPU may begin to decode another chunk.
     pub fn cpu_decodes(&self) -> bool {
-        self.on && self.tasks < self.max_tasks
+        self.on && self.tasks < self.max_tasks.get()
     }
 
     /// Records that the CPU begins to decode a chunk, and that `encoded` other chunks that were read are left.
@@ -244,7 +251,7 @@ mod tests {
     /// batches that the GPU decoded, the number of its bursts, and how often no batch was left, counted over `rounds`
     /// batches after as many others for settling.
     fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
-        let mut sharing = Sharing::new(8, max_waiting);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
         let (mut waiting, mut wave) = (max_waiting as f64, None);
         let (mut by_gpu, mut bursts, mut empty, mut waits) = (0.0, 0, 0, 0);
         sharing.queue_is_full();
@@ -309,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
-        let mut sharing = Sharing::new(8, 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
         assert!(!sharing.on && decodes(&mut sharing, 8));
         (0..100).for_each(|_| sharing.taken(take(1, 0), 0));
         assert!(!sharing.on);
@@ -325,7 +332,7 @@ mod tests {
     #[test]
     fn batches_that_are_finished_together_dont_look_like_a_slow_consumer() {
         for (together, max_waiting) in [(5, 8), (5, 4), (10, 3), (24, 8)] {
-            let mut sharing = Sharing::new(8, max_waiting);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
             let (mut on, mut offs) = (0, 0);
             for batch in 0..6000 {
                 sharing.queue_is_full();
@@ -342,7 +349,7 @@ mod tests {
     #[test]
     fn it_is_on_again_when_no_batch_was_late_for_a_time_though_the_queue_is_never_full() {
         for was_on in [false, true] {
-            let mut sharing = Sharing::new(8, 8);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
             if was_on {
                 sharing.queue_is_full();
                 (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
@@ -357,7 +364,7 @@ mod tests {
     #[test]
     fn waits_that_come_again_and_again_raise_the_reserve_however_few_batches_there_are() {
         for max_waiting in [4, 10, 32] {
-            let mut sharing = Sharing::new(8, max_waiting);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
             sharing.queue_is_full();
             let first = sharing.reserve();
             (0..50 * max_waiting).for_each(|batch| sharing.taken(take(u32::from(batch % 8 == 0), 1), 1));
@@ -367,7 +374,7 @@ mod tests {
 
     #[test]
     fn one_burst_at_a_time_unless_no_batch_waits() {
-        let mut sharing = Sharing::new(8, 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
         sharing.queue_is_full();
         assert!(
             !decodes(&mut sharing, 3) && decodes(&mut sharing, 2) && decodes(&mut sharing, 3),
@@ -385,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
-        let mut sharing = Sharing::new(8, 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
         sharing.queue_is_full();
         assert!(decodes(&mut sharing, 2) && decodes(&mut sharing, 3));
         sharing.begin(1);
@@ -398,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_the_last_of_many_chunks_to_the_cpu() {
-        let mut sharing = Sharing::new(8, 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
         sharing.queue_is_full();
         assert_eq!(sharing.for_gpu(64, 2, true), 48, "two for each task");
         assert_eq!([sharing.for_gpu(30, 3, true), sharing.for_gpu(16, 3, true)], [14, 0]);
@@ -408,14 +415,14 @@ mod tests {
         assert_eq!(sharing.for_gpu(16, 2, true), 0, "the burst has ended");
         sharing.ended(0);
         assert_eq!(sharing.for_gpu(31, 2, true), 31, "few chunks");
-        let mut alone = Sharing::new(0, 8);
+        let mut alone = Sharing::new(TaskLimit::fixed(0), 8);
         alone.queue_is_full();
         assert_eq!(alone.for_gpu(64, 2, true), 64, "the CPU doesn't help");
     }
 
     #[test]
     fn without_tasks_the_gpu_decodes_all_in_bursts() {
-        let mut sharing = Sharing::new(0, 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(0), 8);
         sharing.queue_is_full();
         assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
         assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2));
@@ -424,7 +431,7 @@ mod tests {
     #[test]
     fn without_a_gpu_or_with_few_batches_it_is_never_on() {
         for batches in [0, 2] {
-            let mut sharing = Sharing::new(8, batches);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), batches);
             sharing.queue_is_full();
             (0..1000).for_each(|_| sharing.taken(take(0, 1), batches));
             assert!(!sharing.on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));

@@ -209,6 +209,7 @@ impl Waves {
 
 #[cfg(test)]
 mod tests {
+    use super::super::task_limit::TaskLimit;
     use super::*;
 
     const LIMITS: WaveLimits = WaveLimits { encoded: 4096, decoded: 8192, chunks: 3 };
@@ -216,7 +217,7 @@ mod tests {
         Surroundings { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
 
     fn waves(lanes: usize) -> Waves {
-        Waves::new(lanes, LIMITS, Sharing::new(0, 8))
+        Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8))
     }
 
     fn chunk(handle: Handle, content: Content, decoded: usize) -> Waiting {
@@ -279,7 +280,7 @@ mod tests {
     /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
     fn waves_with_time() -> Waves {
         let mut waves =
-            Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(8, 8));
+            Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(TaskLimit::fixed(8), 8));
         waves.sharing.queue_is_full();
         waves
     }
@@ -336,7 +337,7 @@ mod tests {
             assert_eq!(handles(waves.next(now)), Some(vec![]), "{why}");
         }
         // The consumer is the faster one.
-        let mut waves = Waves::new(2, LIMITS, Sharing::new(8, 8));
+        let mut waves = Waves::new(2, LIMITS, Sharing::new(TaskLimit::fixed(8), 8));
         assert_eq!(handles(waves.next(reading)), Some(vec![]));
     }
 

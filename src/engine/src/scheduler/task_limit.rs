@@ -1,0 +1,279 @@
+//! Finds how many decode threads should work in the GPU's place while a model trains.
+//!
+//! More threads spare the GPU, but they take cores, caches and memory bandwidth from the thread that launches the model's
+//! kernels. Which effect is larger depends on the model and the machine, and shows only in the time between two batches that
+//! the consumer takes. So the limit is found by trials. In a trial, windows of batches with the present limit and with a
+//! candidate alternate. The shorter window of a pair wins it. The trial ends when one side leads by enough pairs.
+//!
+//! Pairs are counted, not times added: a validation, a checkpoint or a slow step costs one pair and decides nothing. No
+//! constant here depends on the speed of a machine.
+
+use std::time::Duration;
+
+/// Batches of a window that are timed, for each batch that can wait: several bursts of the GPU, so that one more or less
+/// matters little.
+const TIMED: usize = 4;
+/// With fewer batches, one slow step would decide a window.
+const MIN_TIMED: usize = 32;
+/// The lead in pairs with which a candidate is accepted, and the one of the present limit with which it is refused.
+const ACCEPT: i32 = 4;
+const REFUSE: i32 = 3;
+/// Windows before the first trial, and after trials that changed nothing: these double up to the last number.
+const FIRST_PAUSE: usize = 4;
+const MIN_PAUSE: usize = 32;
+const MAX_PAUSE: usize = 512;
+
+/// The limit on tasks of decode threads for chunks that the GPU could decode.
+#[derive(Debug)]
+pub(super) struct TaskLimit {
+    limit: usize,
+    min: usize,
+    max: usize,
+    /// Batches of a window that aren't timed, since they may have been decoded under the limit of the window before; and those
+    /// that are.
+    untimed: usize,
+    timed: usize,
+    /// `None`: between trials.
+    trial: Option<Trial>,
+    /// Batches before the next trial, and windows before the one after it.
+    pause: usize,
+    next_pause: usize,
+    /// Whether the next candidate is larger than the limit.
+    up: bool,
+    /// Candidates that were refused in a row.
+    refused: usize,
+}
+
+/// A comparison of the limit with a candidate. The order within pairs alternates, so that a drift favours neither.
+#[derive(Debug)]
+struct Trial {
+    candidate: usize,
+    /// Pairs that the candidate won, less those that it lost.
+    lead: i32,
+    /// Windows that have ended.
+    windows: usize,
+    /// Batches taken in this window.
+    batches: usize,
+    /// Time of the pair's windows: with the limit, with the candidate.
+    times: [Duration; 2],
+}
+
+impl Trial {
+    fn new(candidate: usize) -> Self {
+        Self { candidate, lead: 0, windows: 0, batches: 0, times: [Duration::ZERO; 2] }
+    }
+
+    /// Whether the candidate applies in this window: in the second, third, sixth, seventh, ...
+    fn uses_candidate(&self) -> bool {
+        matches!(self.windows % 4, 1 | 2)
+    }
+
+    /// Ends a window. Returns whether the candidate is accepted, once that is known.
+    fn end_window(&mut self) -> Option<bool> {
+        (self.windows, self.batches) = (self.windows + 1, 0);
+        if !self.windows.is_multiple_of(2) {
+            return None;
+        }
+        let [limit, candidate] = std::mem::take(&mut self.times);
+        self.lead += if candidate < limit { 1 } else { -1 };
+        (self.lead >= ACCEPT || self.lead <= -REFUSE).then_some(self.lead > 0)
+    }
+}
+
+impl TaskLimit {
+    /// A limit that stays.
+    pub fn fixed(limit: usize) -> Self {
+        Self::new(limit, [limit, limit], 0)
+    }
+
+    /// A limit that begins at half of `max`, rounded up, and is found by trials. At most `max_waiting` finished batches can wait.
+    pub fn found(max: usize, max_waiting: usize) -> Self {
+        Self::new(max.div_ceil(2), [1.min(max), max], max_waiting)
+    }
+
+    fn new(limit: usize, [min, max]: [usize; 2], max_waiting: usize) -> Self {
+        let timed = (TIMED * max_waiting).max(MIN_TIMED);
+        let window = max_waiting + timed;
+        Self {
+            limit,
+            min,
+            max,
+            untimed: max_waiting,
+            timed,
+            trial: None,
+            pause: FIRST_PAUSE * window,
+            next_pause: MIN_PAUSE,
+            up: true,
+            refused: 0,
+        }
+    }
+
+    /// The limit that applies now.
+    pub fn get(&self) -> usize {
+        self.trial.as_ref().filter(|trial| trial.uses_candidate()).map_or(self.limit, |trial| trial.candidate)
+    }
+
+    /// The consumer took a batch so long after the one before, while the CPU helps.
+    pub fn taken(&mut self, interval: Duration) {
+        let Some(trial) = &mut self.trial else {
+            self.pause = self.pause.saturating_sub(1);
+            if self.pause == 0 {
+                self.begin_trial();
+            }
+            return;
+        };
+        trial.batches += 1;
+        if trial.batches > self.untimed {
+            trial.times[usize::from(trial.uses_candidate())] += interval;
+        }
+        if trial.batches == self.untimed + self.timed
+            && let Some(accepted) = trial.end_window()
+        {
+            self.end_trial(accepted);
+        }
+    }
+
+    /// The CPU no longer helps. A trial under way says nothing, since the times of its windows have another reason.
+    pub fn interrupt(&mut self) {
+        if self.trial.take().is_some() {
+            self.rest(FIRST_PAUSE);
+        }
+    }
+
+    /// A quarter more or less than the limit; `None` if that isn't possible.
+    fn candidate(&self) -> Option<usize> {
+        let step = (self.limit / 4).max(1);
+        let candidate =
+            if self.up { (self.limit + step).min(self.max) } else { self.limit.saturating_sub(step).max(self.min) };
+        (candidate != self.limit).then_some(candidate)
+    }
+
+    fn begin_trial(&mut self) {
+        match self.candidate() {
+            Some(candidate) => self.trial = Some(Trial::new(candidate)),
+            None => self.refuse(),
+        }
+    }
+
+    fn end_trial(&mut self, accepted: bool) {
+        let Some(trial) = self.trial.take() else { return };
+        if !accepted {
+            return self.refuse();
+        }
+        // On in the same direction. The limit before this one has just lost, so the other direction counts as refused.
+        (self.limit, self.refused, self.next_pause) = (trial.candidate, 1, MIN_PAUSE);
+        self.begin_trial();
+    }
+
+    /// The next candidate lies in the other direction. When both were refused, it has time.
+    fn refuse(&mut self) {
+        self.up = !self.up;
+        self.refused += 1;
+        if self.refused < 2 {
+            return self.begin_trial();
+        }
+        self.refused = 0;
+        self.rest(self.next_pause);
+        self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
+    }
+
+    fn rest(&mut self, windows: usize) {
+        self.pause = windows * (self.untimed + self.timed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds of a step with so many threads: a whole number of threads is best, and each more or less costs some percent.
+    type Model = fn(f64) -> f64;
+
+    /// Steps of one CUDA graph: threads cost nothing, and spare the GPU.
+    const GRAPHS: Model = |threads| 8.0 * (1.1 - 0.005 * threads);
+    /// Kernels that a thread launches one by one, which more threads than 8 slow.
+    const LAUNCHES: Model = |threads| 8.0 * (1.08 + 0.01 * (8.0 - threads).abs() + 0.01 * (threads - 8.0).max(0.0));
+
+    /// A consumer of `batches` batches, whose steps vary by `noise` in all: the mean time of a step after the first `skipped`, and
+    /// how often each limit applied there.
+    fn train(limit: &mut TaskLimit, model: Model, noise: f64, batches: usize, skipped: usize, seed: u64) -> (f64, Vec<usize>) {
+        let (mut state, mut sum, mut counts) = (seed, 0.0, vec![0; 65]);
+        for batch in 0..batches {
+            let threads = limit.get();
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let chance = (state >> 40) as f64 / f64::from(1 << 24);
+            // Every sixth step a burst takes a part of the GPU, and every 700th one a validation comes between.
+            let burst = if batch % 6 == 0 { 1.2 } else { 0.96 };
+            let pause = if batch % 700 == 650 { 400.0 } else { 0.0 };
+            let step = model(threads as f64) * burst * (1.0 + noise * (2.0 * chance - 1.0));
+            if batch >= skipped {
+                sum += step;
+                counts[threads] += 1;
+            }
+            limit.taken(Duration::from_secs_f64((step + pause) / 1e3));
+        }
+        (sum / (batches - skipped) as f64, counts)
+    }
+
+    #[test]
+    fn it_takes_all_threads_where_that_pays() {
+        for seed in 0..20 {
+            let mut limit = TaskLimit::found(16, 10);
+            assert_eq!(limit.get(), 8);
+            let (mean, counts) = train(&mut limit, GRAPHS, 0.1, 40_000, 10_000, seed);
+            assert!(mean < 1.01 * GRAPHS(16.0), "{seed}: {mean} {counts:?}");
+            assert!(counts[16] > 20_000, "{seed}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn it_leaves_cores_to_a_thread_that_launches_kernels() {
+        for (seed, noise) in (0..20).flat_map(|seed| [(seed, 0.05), (seed, 0.3)]) {
+            let mut limit = TaskLimit::found(16, 10);
+            let (mean, counts) = train(&mut limit, LAUNCHES, noise, 40_000, 0, seed);
+            assert!(mean < 1.02 * LAUNCHES(8.0), "{seed} {noise}: {mean} {counts:?}");
+        }
+    }
+
+    #[test]
+    fn it_follows_a_model_that_changes() {
+        for seed in 0..20 {
+            let mut limit = TaskLimit::found(16, 10);
+            train(&mut limit, GRAPHS, 0.1, 40_000, 0, seed);
+            let (mean, counts) = train(&mut limit, LAUNCHES, 0.1, 140_000, 70_000, seed);
+            assert!(mean < 1.03 * LAUNCHES(8.0), "{seed}: {mean} {counts:?}");
+        }
+    }
+
+    #[test]
+    fn it_keeps_its_bounds_where_nothing_matters() {
+        for max in [1, 2, 3, 64] {
+            let mut limit = TaskLimit::found(max, 4);
+            let (_, counts) = train(&mut limit, |_| 8.0, 0.2, 50_000, 0, 3);
+            assert_eq!(counts[0] + counts.iter().skip(max + 1).sum::<usize>(), 0, "{max}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_limit_stays() {
+        for limit in [0, 1, 12] {
+            let (_, counts) = train(&mut TaskLimit::fixed(limit), |_| 8.0, 0.5, 20_000, 0, 4);
+            assert_eq!(counts[limit], 20_000);
+        }
+    }
+
+    #[test]
+    fn an_interrupted_trial_changes_nothing() {
+        let mut limit = TaskLimit::found(16, 10);
+        let mut tried = 0;
+        for _ in 0..20_000 {
+            limit.taken(Duration::from_millis(8));
+            if limit.get() != 8 {
+                tried += 1;
+                limit.interrupt();
+                assert_eq!(limit.get(), 8);
+            }
+        }
+        assert!(tried > 10);
+    }
+}
