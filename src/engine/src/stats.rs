@@ -136,53 +136,56 @@ impl Stats {
 
     /// Returns all counters as a JSON object. Times are in seconds, summed over threads.
     pub fn to_json(&self) -> serde_json::Value {
-        let n = |c: &AtomicU64| c.load(Relaxed);
-        let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;
-        let mut all = serde_json::json!({
-            "chunks_read": n(&self.chunks_read),
-            "chunks_missing": n(&self.chunks_missing),
-            "bytes_read": n(&self.bytes_read),
-            "reads": n(&self.reads),
-            "reads_gds": n(&self.reads_gds),
-            "index_reads": n(&self.index_reads),
-            "chunks_decoded_cpu": n(&self.chunks_decoded_cpu),
-            "chunks_decoded_gpu": n(&self.chunks_decoded_gpu),
-            "chunks_uncompressed": n(&self.chunks_uncompressed),
-            "chunks_failed": n(&self.chunks_failed),
-            "cpu_fallbacks": n(&self.cpu_fallbacks),
-            "chunks_shared": n(&self.chunks_shared),
-            "batches_shared": n(&self.batches_shared),
-            "shared_reserve": n(&self.shared_reserve),
-            "shared_threads": n(&self.shared_threads),
-            "chunks_from_memory": n(&self.chunks_from_memory),
-            "chunks_read_again": n(&self.chunks_read_again),
-            "evictions": n(&self.evictions),
-            "batches": n(&self.batches),
-            "waits": n(&self.waits),
-            "waves": n(&self.waves),
-            "read_seconds": s(&self.read_ns),
-            "copy_seconds": s(&self.copy_ns),
-            "decode_seconds": s(&self.decode_ns),
-            "assemble_seconds": s(&self.assemble_ns),
-            "wait_seconds": s(&self.wait_ns),
-            "cache_hits": n(&self.cache.hits),
-            "cache_misses": n(&self.cache.misses),
-            "cache_bytes": n(&self.cache.bytes),
-            "cache_evictions": n(&self.cache.evictions),
-            "cache_dir_hits": n(&self.cache.disk_hits),
-            "cache_dir_misses": n(&self.cache.disk_misses),
-            "cache_dir_bytes": n(&self.cache.disk_bytes),
-            "cache_dir_writes": n(&self.cache.disk_writes),
-            "cache_dir_dropped": n(&self.cache.disk_dropped),
-            "cache_dir_evictions": n(&self.cache.disk_evictions),
-            "cache_dir_errors": n(&self.cache.disk_errors),
-            "cache_dir_checks": n(&self.cache.disk_checks),
-            "requests": n(&self.remote.requests),
-            "requests_retried": n(&self.remote.retries),
-            "requests_hedged": n(&self.remote.hedges),
-            "requests_bytes": n(&self.remote.bytes),
-        });
-        all["nans_replaced"] = serde_json::json!(self.nans_replaced.to_map());
-        all
+        let counts = [
+            ("chunks_read", &self.chunks_read),
+            ("chunks_missing", &self.chunks_missing),
+            ("bytes_read", &self.bytes_read),
+            ("reads", &self.reads),
+            ("reads_gds", &self.reads_gds),
+            ("index_reads", &self.index_reads),
+            ("chunks_decoded_cpu", &self.chunks_decoded_cpu),
+            ("chunks_decoded_gpu", &self.chunks_decoded_gpu),
+            ("chunks_uncompressed", &self.chunks_uncompressed),
+            ("chunks_failed", &self.chunks_failed),
+            ("cpu_fallbacks", &self.cpu_fallbacks),
+            ("chunks_shared", &self.chunks_shared),
+            ("batches_shared", &self.batches_shared),
+            ("shared_reserve", &self.shared_reserve),
+            ("shared_threads", &self.shared_threads),
+            ("chunks_from_memory", &self.chunks_from_memory),
+            ("chunks_read_again", &self.chunks_read_again),
+            ("evictions", &self.evictions),
+            ("batches", &self.batches),
+            ("waits", &self.waits),
+            ("waves", &self.waves),
+            ("cache_hits", &self.cache.hits),
+            ("cache_misses", &self.cache.misses),
+            ("cache_bytes", &self.cache.bytes),
+            ("cache_evictions", &self.cache.evictions),
+            ("cache_dir_hits", &self.cache.disk_hits),
+            ("cache_dir_misses", &self.cache.disk_misses),
+            ("cache_dir_bytes", &self.cache.disk_bytes),
+            ("cache_dir_writes", &self.cache.disk_writes),
+            ("cache_dir_dropped", &self.cache.disk_dropped),
+            ("cache_dir_evictions", &self.cache.disk_evictions),
+            ("cache_dir_errors", &self.cache.disk_errors),
+            ("cache_dir_checks", &self.cache.disk_checks),
+            ("requests", &self.remote.requests),
+            ("requests_retried", &self.remote.retries),
+            ("requests_hedged", &self.remote.hedges),
+            ("requests_bytes", &self.remote.bytes),
+        ];
+        let times = [
+            ("read_seconds", &self.read_ns),
+            ("copy_seconds", &self.copy_ns),
+            ("decode_seconds", &self.decode_ns),
+            ("assemble_seconds", &self.assemble_ns),
+            ("wait_seconds", &self.wait_ns),
+        ];
+        let counts = counts.map(|(name, count)| (name, serde_json::json!(count.load(Relaxed))));
+        let times = times.map(|(name, ns)| (name, serde_json::json!(ns.load(Relaxed) as f64 / 1e9)));
+        let nans_replaced = ("nans_replaced", serde_json::json!(self.nans_replaced.to_map()));
+        let all = counts.into_iter().chain(times).chain([nans_replaced]);
+        all.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }

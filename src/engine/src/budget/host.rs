@@ -281,7 +281,7 @@ mod tests {
             assert!(host_tables(smallest - 1, &n).is_err());
             for limit in [smallest, smallest + 5000, smallest + (4 << 20), smallest + (4 << 30)] {
                 let tables = host_tables(limit, &n).unwrap();
-                let h = divide_for_gpu(limit, &n, tables, (4, 4)).unwrap();
+                let h = divide_for_gpu(limit, &n, tables, 4).unwrap();
                 let beside = h.shared * (2 * chunk - n.per_thread.min(2 * chunk));
                 let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
                 assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
@@ -306,7 +306,7 @@ mod tests {
                 let bytes = gpu_chunk(&gpu) + more;
                 let limit = LimitFinder::new(&gpu, window).limit_for(bytes) + more_memory as u64;
                 let tables = host_tables(limit, &gpu).unwrap();
-                let block = divide_for_gpu(limit, &gpu, tables, (threads, threads)).unwrap().block;
+                let block = divide_for_gpu(limit, &gpu, tables, threads).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {gpu:?} {threads}");
             }
         }

@@ -277,7 +277,7 @@ impl Folder {
     fn drop_unused(&self, limit: u64, room: &mut Evictions) -> io::Result<bool> {
         let Some(since) = room.unused_since else { return Ok(false) };
         for _ in 0..LOOKS.0 {
-            let mut all = self.pieces(self.random(FOLDERS));
+            let mut all: Vec<_> = self.pieces(self.random(FOLDERS)).take(LISTED).collect();
             for _ in 0..LOOKS.1.min(all.len()) {
                 let path = all.swap_remove(self.random(all.len() as u64) as usize);
                 let used = fs::symlink_metadata(&path).and_then(|meta| meta.modified());
@@ -297,7 +297,7 @@ impl Folder {
     fn make_room(&self, limit: u64, evicted: &mut u64) -> io::Result<bool> {
         let first = self.random(FOLDERS);
         for number in 0..FOLDERS {
-            let mut all = self.pieces((first + number) % FOLDERS);
+            let mut all: Vec<_> = self.pieces((first + number) % FOLDERS).take(LISTED).collect();
             while !all.is_empty() {
                 if self.usage.change(0)? <= limit {
                     return Ok(true);
@@ -309,15 +309,11 @@ impl Folder {
         Ok(self.usage.change(0)? <= limit)
     }
 
-    /// Returns the files of pieces in one of the subfolders, at most [`LISTED`].
-    fn pieces(&self, folder: u64) -> Vec<PathBuf> {
-        let folder = self.base.join(format!("{folder:02x}"));
-        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    /// Returns the files of pieces in one of the subfolders.
+    fn pieces(&self, folder: u64) -> impl Iterator<Item = PathBuf> + use<> {
         let is_piece = |name: &[u8]| name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit);
-        entries
-            .filter_map(|e| e.ok().filter(|e| is_piece(e.file_name().as_bytes())).map(|e| e.path()))
-            .take(LISTED)
-            .collect()
+        let entries = fs::read_dir(self.base.join(format!("{folder:02x}"))).into_iter().flatten().flatten();
+        entries.filter(move |e| is_piece(e.file_name().as_bytes())).map(|e| e.path())
     }
 
     /// Adds up the bytes of all files. Incomplete files come first: a file that gets its name meanwhile may be counted

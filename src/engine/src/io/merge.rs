@@ -44,11 +44,11 @@ impl Merge {
                 members.end += 1;
                 to = to.max(start + len);
             } else if let Some((start, len)) = before
-                && to - start <= limit
+                && to.max(start + len) - start <= limit
                 && reaches(from.saturating_sub(start + len), len)
             {
                 members.start -= 1;
-                from = start;
+                (from, to) = (start, to.max(start + len));
             } else {
                 return members;
             }
@@ -100,5 +100,7 @@ mod tests {
     #[test]
     fn ranges_may_overlap() {
         assert_eq!(around(1, &[(0, 50), (10, 5), (12, 30)]), 0..3);
+        assert_eq!(around(1, &[(0, 101), (10, 5)]), 1..2, "the earlier one ends beyond the limit");
+        assert_eq!(around(1, &[(0, 90), (10, 5), (95, 10)]), 0..2, "the earlier one is where the next gap begins");
     }
 }

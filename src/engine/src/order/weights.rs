@@ -204,8 +204,8 @@ fn race(weights: &[f64], draws: u64, key: u64) -> Numbers {
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(weights.len());
     arrivals.extend(weights.iter().enumerate().filter(|&(_, &weight)| weight > 0.0).map(|(i, &weight)| {
         let bits = mix(key.wrapping_add(GOLDEN.wrapping_mul(i as u64 + 1)));
-        // Above 0 and below 1, except that the largest of the 2^53 numbers is rounded to 1.
-        let uniform = unit(bits) + 0.5 / (1u64 << 53) as f64;
+        // Above 0, and below 1: the sum for the largest of the 2^53 numbers is rounded to 1.
+        let uniform = (unit(bits) + 0.5 / (1u64 << 53) as f64).min(1.0 - f64::EPSILON / 2.0);
         Arrival(ln(-ln(uniform)) - ln(weight), i as u64)
     }));
     let draws = draws as usize;

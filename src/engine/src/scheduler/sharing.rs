@@ -38,7 +38,7 @@ pub(super) struct Sharing {
     /// The most finished batches that can wait for the consumer. 0: there is no GPU.
     max_waiting: usize,
     /// Whether the consumer is slower than the reader. If so, the GPU decodes in bursts, and the CPU helps.
-    on: bool,
+    is_on: bool,
     /// While more batches than this wait, the GPU decodes nothing.
     reserve: usize,
     /// The reserve isn't lowered below this while `floor_left` is above zero.
@@ -48,17 +48,17 @@ pub(super) struct Sharing {
     /// Number of batches that were taken since the reserve was changed.
     taken: usize,
     /// The sum of their lateness.
-    late: f64,
-    /// While `on` is false: the number of batches in a row that weren't late.
-    calm: usize,
-    /// The value of `calm` from which `on` may become true again.
-    needed: usize,
-    /// Whether `on` has ever been true.
-    known: bool,
+    lateness: f64,
+    /// While `is_on` is false: the number of batches in a row that weren't late.
+    on_time: usize,
+    /// The value of `on_time` from which `is_on` may become true again.
+    on_time_needed: usize,
+    /// Whether `is_on` has ever been true.
+    was_on: bool,
     /// Whether a burst may launch more waves: chunks are left for it.
     burst: bool,
     /// Number of chunks that the burst leaves to the CPU.
-    left: usize,
+    left_for_cpu: usize,
     /// The lanes with a wave that decodes.
     decoding: BTreeSet<usize>,
 }
@@ -71,11 +71,11 @@ const RAISE_AFTER: f64 = 1.25;
 const LOWER_AFTER: usize = 2;
 /// The reserve is not lowered after fewer batches than this: they say too little.
 const MIN_WINDOW: usize = 16;
-/// At most this many times [`window`] batches must not be late before `on` becomes true again.
-const MAX_CALM: usize = 32;
+/// At most this many times [`window`] batches must not be late before `is_on` becomes true again.
+const MAX_ON_TIME: usize = 32;
 /// A floor is forgotten after this many times `max_waiting` batches.
 const FORGET_AFTER: usize = 32;
-/// `on` stays false with fewer batches than this in memory: none could wait while others are decoded.
+/// `is_on` stays false with fewer batches than this in memory: none could wait while others are decoded.
 const MIN_WAITING: usize = 3;
 
 /// Returns the number of batches after which the reserve is lowered, unless it was raised before.
@@ -90,17 +90,17 @@ impl Sharing {
             max_tasks,
             tasks: 0,
             max_waiting,
-            on: false,
+            is_on: false,
             reserve: 0,
             floor: 0,
             floor_left: 0,
             taken: 0,
-            late: 0.0,
-            calm: 0,
-            needed: window(max_waiting),
-            known: false,
+            lateness: 0.0,
+            on_time: 0,
+            on_time_needed: window(max_waiting),
+            was_on: false,
             burst: false,
-            left: 0,
+            left_for_cpu: 0,
             decoding: BTreeSet::new(),
         }
     }
@@ -112,33 +112,33 @@ impl Sharing {
 
     /// Whether the CPU helps now.
     pub fn cpu_helps(&self) -> bool {
-        self.on && self.max_tasks.get() > 0
+        self.is_on && self.max_tasks.get() > 0
     }
 
     /// Returns the reserve: while more batches than this wait, the GPU decodes nothing. `None` while the consumer is
     /// the faster side.
     pub fn reserve(&self) -> Option<usize> {
-        self.on.then_some(self.reserve)
+        self.is_on.then_some(self.reserve)
     }
 
     /// Whether nothing is urgent: the consumer is the slower side, and more than the reserve of finished batches wait.
     pub fn has_time(&self, waiting: usize) -> bool {
-        self.on && waiting > self.reserve
+        self.is_on && waiting > self.reserve
     }
 
     /// Records that all batches that memory allows are finished and wait. This ends a burst.
     pub fn queue_is_full(&mut self) {
         self.burst = false;
-        if !self.known || self.calm >= self.needed {
+        if !self.was_on || self.on_time >= self.on_time_needed {
             self.turn_on();
         }
     }
 
     fn turn_on(&mut self) {
-        if self.on || self.max_waiting < MIN_WAITING {
+        if self.is_on || self.max_waiting < MIN_WAITING {
             return;
         }
-        (self.on, self.known) = (true, true);
+        (self.is_on, self.was_on) = (true, true);
         (self.floor, self.floor_left) = (1, FORGET_AFTER * self.max_waiting);
         self.set_reserve(self.first_reserve(), 0.0);
     }
@@ -149,37 +149,37 @@ impl Sharing {
 
     /// `late`: what is remembered of the lateness so far.
     fn set_reserve(&mut self, reserve: usize, late: f64) {
-        (self.reserve, self.taken, self.late) = (reserve, 0, late);
+        (self.reserve, self.taken, self.lateness) = (reserve, 0, late);
     }
 
     /// Records that the consumer took a batch, and that `waiting` finished ones are left.
     pub fn taken(&mut self, take: Take, waiting: usize) {
         let late = (take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9)).min(1.0);
-        if !self.on {
-            self.calm = if late > LATE { 0 } else { self.calm + 1 };
-            if self.calm >= self.needed && waiting >= self.first_reserve() {
+        if !self.is_on {
+            self.on_time = if late > LATE { 0 } else { self.on_time + 1 };
+            if self.on_time >= self.on_time_needed && waiting >= self.first_reserve() {
                 self.turn_on();
             }
             return;
         }
         self.max_tasks.taken(take.interval);
         self.taken += 1;
-        self.late += late;
+        self.lateness += late;
         self.floor_left = self.floor_left.saturating_sub(1);
         let highest = self.max_waiting - 2;
-        if self.late > RAISE_AFTER && self.reserve >= highest {
-            (self.on, self.calm) = (false, 0);
+        if self.lateness > RAISE_AFTER && self.reserve >= highest {
+            (self.is_on, self.on_time) = (false, 0);
             self.max_tasks.interrupt();
-            self.needed = (2 * self.needed).min(MAX_CALM * window(self.max_waiting));
-        } else if self.late > RAISE_AFTER {
+            self.on_time_needed = (2 * self.on_time_needed).min(MAX_ON_TIME * window(self.max_waiting));
+        } else if self.lateness > RAISE_AFTER {
             (self.floor, self.floor_left) =
                 ((self.reserve + 1 + self.reserve / 2).min(highest), FORGET_AFTER * self.max_waiting);
             self.set_reserve(self.floor, 0.0);
         } else if self.taken >= window(self.max_waiting) {
             if self.floor_left == 0 {
-                (self.floor, self.needed) = (1, window(self.max_waiting));
+                (self.floor, self.on_time_needed) = (1, window(self.max_waiting));
             }
-            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(self.floor), self.late / 2.0);
+            self.set_reserve(self.reserve.saturating_sub(1 + self.reserve / 4).max(self.floor), self.lateness / 2.0);
         }
     }
 
@@ -189,13 +189,13 @@ impl Sharing {
     pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
         if !self.burst && waiting <= self.reserve && self.decoding.is_empty() {
             let tasks = self.max_tasks.get();
-            let leaves = self.cpu_helps() && encoded >= 4 * tasks;
-            (self.burst, self.left) = (true, if leaves { 2 * tasks } else { 0 });
+            let leaves_some = self.cpu_helps() && encoded >= 4 * tasks;
+            (self.burst, self.left_for_cpu) = (true, if leaves_some { 2 * tasks } else { 0 });
         }
-        if !self.on || waiting == 0 {
+        if !self.is_on || waiting == 0 {
             encoded
         } else if self.burst {
-            encoded.saturating_sub(if cpu_decodes { self.left } else { 0 })
+            encoded.saturating_sub(if cpu_decodes { self.left_for_cpu } else { 0 })
         } else {
             0
         }
@@ -204,7 +204,7 @@ impl Sharing {
     /// Records that a wave that decodes was launched on a lane, and that `encoded` chunks that were read are left.
     pub fn launched(&mut self, lane: usize, encoded: usize) {
         self.decoding.insert(lane);
-        self.burst &= encoded > self.left;
+        self.burst &= encoded > self.left_for_cpu;
     }
 
     /// Records that the wave of a lane ended.
@@ -214,13 +214,13 @@ impl Sharing {
 
     /// Whether the CPU may begin to decode another chunk.
     pub fn cpu_decodes(&self) -> bool {
-        self.on && self.tasks < self.max_tasks.get()
+        self.is_on && self.tasks < self.max_tasks.get()
     }
 
     /// Records that the CPU begins to decode a chunk, and that `encoded` other chunks that were read are left.
     pub fn begin(&mut self, encoded: usize) {
         self.tasks += 1;
-        self.burst &= encoded > self.left;
+        self.burst &= encoded > self.left_for_cpu;
     }
 
     /// Records that the CPU has decoded a chunk, or failed to.
@@ -268,7 +268,7 @@ mod tests {
                 sharing.taken(take(waits, 1), waiting as usize);
                 empty += std::mem::take(&mut waits) as usize;
             }
-            if sharing.on {
+            if sharing.is_on {
                 waiting = (waiting + cpu).min(max_waiting as f64);
             }
             wave = match wave {
@@ -317,16 +317,16 @@ mod tests {
     #[test]
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
         let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
-        assert!(!sharing.on && decodes(&mut sharing, 8));
+        assert!(!sharing.is_on && decodes(&mut sharing, 8));
         (0..100).for_each(|_| sharing.taken(take(1, 0), 0));
-        assert!(!sharing.on);
+        assert!(!sharing.is_on);
         sharing.launched(0, 0);
         sharing.ended(0);
         sharing.queue_is_full();
-        assert!(sharing.on && !decodes(&mut sharing, 8) && sharing.cpu_decodes());
+        assert!(sharing.is_on && !decodes(&mut sharing, 8) && sharing.cpu_decodes());
         assert!(sharing.has_time(3) && !sharing.has_time(2), "the reserve is a quarter of them");
         (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
-        assert!(!sharing.on && decodes(&mut sharing, 8) && !sharing.cpu_decodes() && !sharing.has_time(8));
+        assert!(!sharing.is_on && decodes(&mut sharing, 8) && !sharing.cpu_decodes() && !sharing.has_time(8));
     }
 
     #[test]
@@ -336,11 +336,11 @@ mod tests {
             let (mut on, mut offs) = (0, 0);
             for batch in 0..6000 {
                 sharing.queue_is_full();
-                let before = sharing.on;
+                let before = sharing.is_on;
                 // The consumer waits for the first batch of each group three times as long as it works on one.
                 sharing.taken(take(if batch % together == 0 { 3 } else { 0 }, 1), max_waiting / 2);
-                on += usize::from(sharing.on);
-                offs += usize::from(before && !sharing.on);
+                on += usize::from(sharing.is_on);
+                offs += usize::from(before && !sharing.is_on);
             }
             assert!(on < 2400 && offs <= 12, "{together} {max_waiting}: on for {on}, off {offs} times");
         }
@@ -355,9 +355,9 @@ mod tests {
                 (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
             }
             (0..15).for_each(|_| sharing.taken(take(0, 1), 5));
-            assert!(!sharing.on);
+            assert!(!sharing.is_on);
             (0..40).for_each(|_| sharing.taken(take(0, 1), 5));
-            assert!(sharing.on);
+            assert!(sharing.is_on);
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
             let mut sharing = Sharing::new(TaskLimit::fixed(8), batches);
             sharing.queue_is_full();
             (0..1000).for_each(|_| sharing.taken(take(0, 1), batches));
-            assert!(!sharing.on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));
+            assert!(!sharing.is_on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));
         }
     }
 }

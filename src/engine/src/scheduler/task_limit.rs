@@ -196,7 +196,14 @@ mod tests {
 
     /// A consumer of `batches` batches, whose steps vary by `noise` in all: the mean time of a step after the first `skipped`, and
     /// how often each limit applied there.
-    fn train(limit: &mut TaskLimit, model: Model, noise: f64, batches: usize, skipped: usize, seed: u64) -> (f64, Vec<usize>) {
+    fn train(
+        limit: &mut TaskLimit,
+        model: Model,
+        noise: f64,
+        batches: usize,
+        skipped: usize,
+        seed: u64,
+    ) -> (f64, Vec<usize>) {
         let (mut state, mut sum, mut counts) = (seed, 0.0, vec![0; 65]);
         for batch in 0..batches {
             let threads = limit.get();

@@ -279,8 +279,11 @@ mod tests {
 
     /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
     fn waves_with_time() -> Waves {
-        let mut waves =
-            Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(TaskLimit::fixed(8), 8));
+        let mut waves = Waves::new(
+            2,
+            WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 },
+            Sharing::new(TaskLimit::fixed(8), 8),
+        );
         waves.sharing.queue_is_full();
         waves
     }

@@ -60,11 +60,6 @@ pub(super) fn positive<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(value: D)
     count.ok_or_else(|| wrong_value("a whole number of at least 1", found))
 }
 
-/// Reads a count of at least 1 of an argument without a fixed default, for `deserialize_with`.
-pub(super) fn some_positive<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(value: D) -> Result<Option<N>, D::Error> {
-    positive(value).map(Some)
-}
-
 /// Reads a number of bytes, which may be 0, for `deserialize_with`.
 pub(super) fn bytes<'de, D: de::Deserializer<'de>>(value: D) -> Result<u64, D::Error> {
     let found = i64::deserialize(value)?;

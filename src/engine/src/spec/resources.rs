@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::read::{bytes, some_positive};
+use super::read::{bytes, positive_or_none};
 
 /// The arguments for the resources that read, cache and decode chunks. They never change delivered values.
 #[derive(Clone, Debug, Deserialize)]
@@ -13,13 +13,13 @@ pub struct ResourceArguments {
     /// The device that decodes chunks.
     pub decode_device: DecodeDevice,
     /// Number of batches prepared ahead. `None`: as many as the memory limits allow.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub prefetch_queue_depth: Option<usize>,
     /// Limit on the reader's device memory in bytes. `None`: the default limit.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub device_memory_limit: Option<u64>,
     /// Limit on the reader's host memory in bytes. `None`: the default limit.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub host_memory_limit: Option<u64>,
     /// Bytes of host memory, in addition to `host_memory_limit`, for a cache of encoded chunks for later epochs. 0: no
     /// cache.
@@ -29,7 +29,7 @@ pub struct ResourceArguments {
     #[serde(deserialize_with = "folder")]
     pub cache_dir: Option<PathBuf>,
     /// Limit on the bytes in `cache_dir`. `None`: half of the free bytes of its disk.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub cache_dir_size: Option<u64>,
     /// Whether to ask the store, once for each object and reader, if the version of the object in `cache_dir` is
     /// current.
@@ -39,13 +39,13 @@ pub struct ResourceArguments {
     /// Whether to read chunks of local stores past the page cache.
     pub use_o_direct: bool,
     /// Number of threads that read. `None`: chosen by the number of cores.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub io_threads: Option<usize>,
     /// Largest number of concurrent requests to remote stores. `None`: 128.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub io_concurrency: Option<usize>,
     /// Number of threads that decode on the CPU. `None`: chosen by the number of cores.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub decode_threads: Option<usize>,
 }
 

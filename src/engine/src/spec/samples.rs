@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::read::{positive, some_positive};
+use super::read::{positive, positive_or_none};
 use super::{Breaks, DimKey, PerDim, PerOutput, Segments};
 
 /// The arguments for how samples are cut.
@@ -72,7 +72,7 @@ pub struct SampleArguments {
     #[serde(deserialize_with = "name")]
     pub ragged_ends: Option<String>,
     /// With `ragged` or `ragged_ends`: the most elements that are read of a sample.
-    #[serde(deserialize_with = "some_positive")]
+    #[serde(deserialize_with = "positive_or_none")]
     pub max_length: Option<u64>,
     /// Whether to stack the arrays as channels of one output, instead of one output for each array.
     pub stack_arrays: bool,

@@ -61,6 +61,8 @@ pub(super) fn promote(a: DType, b: DType) -> DType {
     }
     let signed = |d| matches!(d, I8 | I16 | I32 | I64);
     match (a.is_float(), b.is_float()) {
+        // Neither float16 nor bfloat16 holds the other's values.
+        (true, true) if a.size() == b.size() => return F32,
         (true, true) => return if a.size() > b.size() { a } else { b },
         (true, false) | (false, true) => {
             let (float, int) = if a.is_float() { (a, b) } else { (b, a) };
@@ -362,6 +364,8 @@ mod tests {
             (F16, I16, F32),
             (F32, U32, F64),
             (F64, F16, F64),
+            (F16, BF16, F32),
+            (F32, BF16, F32),
             (Bool, F32, F32),
             (U8, U16, U16),
         ] {

@@ -72,7 +72,7 @@ impl Progress {
     /// Whether the next request may ask for the rest: bytes have arrived, and a tag or a date shows whether the next
     /// answer has the same version.
     fn can_resume(&self) -> bool {
-        self.have > 0 && (self.meta.e_tag.is_some() || self.meta.last_modified.timestamp() != 0)
+        self.have > 0 && (tag(&self.meta).is_some() || self.meta.last_modified.timestamp() != 0)
     }
 
     fn same(&self, other: &ObjectMeta) -> bool {
@@ -116,9 +116,11 @@ pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
     }
 }
 
-/// Whether a version is sure to change with the value: it has a tag or a date.
+/// Whether a version is sure to change with the value: it has a tag or a date. If the value lies in a file of another
+/// store, the file's version is the last line.
 pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
-    version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
+    let of_file = version.rsplit('\n').next().unwrap_or(version);
+    of_file.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
 }
 
 /// Whether an answer has another version than `wanted`. An answer with a tag isn't compared with a version without one,
@@ -313,6 +315,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn versions_without_a_tag_or_a_date() {
+        for (version, is) in [("\"x\"", true), ("W/dated 5 7", true), ("W/dated 5 0", false)] {
+            assert_eq!(is_dated_or_tagged(version), is);
+            assert_eq!(is_dated_or_tagged(&format!("s3://bucket/file 0 5\n{version}")), is, "of a virtual chunk");
+        }
+    }
+
+    #[test]
     fn empty_tags_are_no_tags() {
         let meta = |e_tag: &str, size| ObjectMeta {
             location: Path::from("k"),
@@ -328,6 +338,8 @@ mod tests {
             );
         }
         assert_eq!(*version(&meta("\"x\"", 5)), *"\"x\"");
+        let resumes = |e_tag| Progress { from: 0, len: 9, have: 4, meta: meta(e_tag, 9) }.can_resume();
+        assert!(resumes("\"x\"") && !resumes("") && !resumes("\"\""));
         assert_eq!(strong(Some("")), None);
     }
 }

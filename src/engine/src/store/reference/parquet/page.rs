@@ -48,7 +48,12 @@ impl Codec {
             _ if len == 0 => Some(0),
             Self::Zstd => zstd_safe::decompress(&mut out[..], bytes).ok(),
             Self::Snappy => snap::raw::Decoder::new().decompress(bytes, &mut out).ok(),
-            Self::Gzip => flate2::read::MultiGzDecoder::new(bytes).read_exact(&mut out).ok().map(|()| len),
+            Self::Gzip => {
+                let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
+                // Behind the last byte, the decoder verifies the checksum.
+                let end = decoder.read_exact(&mut out).and_then(|()| decoder.read(&mut [0]));
+                end.ok().map(|more| len + more)
+            }
             Self::None => None,
         };
         if made == Some(len) { Ok(Cow::Owned(out)) } else { Err(wrong()) }
@@ -332,6 +337,8 @@ impl<'a> Hybrid<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn all(bytes: &[u8], width: usize, count: usize) -> Result<Vec<u32>> {
@@ -353,5 +360,19 @@ mod tests {
         }
         // A run of 2^34 numbers takes no memory.
         assert_eq!(all(&[0xfe, 0xff, 0xff, 0xff, 0x7f, 1], 1, 3).unwrap(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn gzip_pages_have_the_length_and_the_checksum_that_they_say() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(b"0123456789").unwrap();
+        let page = encoder.finish().unwrap();
+        assert_eq!(Codec::Gzip.decompressed(&page, 10).unwrap(), &b"0123456789"[..]);
+        for len in [9, 11] {
+            assert!(Codec::Gzip.decompressed(&page, len).is_err(), "{len}");
+        }
+        let mut damaged = page.clone();
+        *damaged.iter_mut().nth_back(7).unwrap() ^= 1;
+        assert!(Codec::Gzip.decompressed(&damaged, 10).is_err(), "another CRC-32");
     }
 }
