@@ -37,7 +37,7 @@ ORDERS = ("in-order", "shuffled", "short-epochs")
 # The defaults of --small.
 SMALL = {
     "grid": (32, 64), "samples": 12, "stores": "none,zstd", "devices": "auto,cpu", "seconds_per_bar": 0.3, "queues": 2,
-    "demand_scale": 0.001, "time_limit": 50.0,
+    "demand_scale": 0.001, "time_limit": 50.0, "settle": 0.0,
 }
 
 
@@ -55,6 +55,8 @@ def arguments() -> argparse.Namespace:
     add("--seconds-per-bar", type=float, default=2.0, help="length of a bar of real data; synthetic ones take half")
     add("--turns", type=int, default=1, help="bars of real data, each between two of synthetic data")
     add("--queues", type=int, default=8, help="least length of a real bar in reader's queues, in twice the time at most")
+    add("--decode-threads", type=int, help="of the reader; by default it finds how many decode in the GPU's place")
+    add("--settle", type=float, default=30.0, help="seconds of training, at most, for the reader to find that before the first bar")
     add("--time-limit", type=float, default=3600.0, help="seconds for everything; no row begins that might not end in time")
     add("--output", type=Path, default=Path("bench-train"), help="folder for results.json and pictures")
     add("--data", type=Path, default=Path("bench-data/train"), help="folder for the stores, better in memory (/dev/shm)")
@@ -144,7 +146,9 @@ class Runs:
         if self.ranks.local == 0:
             write_stores(args)
         self.ranks.barrier()
-        self.plan = Plan(args.seconds_per_bar, args.turns, args.queues, args.run_ahead, self.ranks.largest, self.ranks.barrier)
+        self.plan = Plan(
+            args.seconds_per_bar, args.turns, args.queues, args.run_ahead, args.settle, self.ranks.largest, self.ranks.barrier
+        )
         self.clocks = Clocks(args.output / f"clocks-{self.ranks.rank}.csv", self.ranks.local, cuda)
         self.longest = self.search = 0.0
         self.results: dict[str, Any] = {
@@ -218,7 +222,7 @@ class Runs:
         setting = self.setting(demand)
         path = folder_of(args.data, store, args.samples, args.channels, args.grid)
         row: dict[str, Any] = {"store": store, "demand": demand, "decode_device": decode, "memory_limit": limit}
-        read = Read(path, decode, limit, args.order, self.ranks.rank, self.ranks.world)
+        read = Read(path, decode, limit, args.order, self.ranks.rank, self.ranks.world, args.decode_threads)
         try:
             source = Source(read, setting)
             source.fetch()

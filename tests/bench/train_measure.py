@@ -83,6 +83,7 @@ class Plan:
     turns: int
     queues: int = 8
     run_ahead: int = 0
+    settle: float = 0.0
     agree: Callable[[float], float] = float
     barrier: Callable[[], None] = lambda: None
 
@@ -206,12 +207,29 @@ def loading(source: Source, plan: Plan) -> dict[str, Any]:
     }
 
 
+def find_threads(source: Source, trainer: Trainer, plan: Plan) -> None:
+    """Trains until the reader has found how many threads decode in the GPU's place, for ``plan.settle`` seconds at most."""
+    cuda, queue = trainer.setting.device.type == "cuda", round(plan.agree(source.queue))
+    # The reader's trials compare windows of so many batches. It pauses for many windows when it has found a number.
+    window = queue + max(4 * queue, 32)
+    still, last, end = 0, 0, time.perf_counter() + plan.settle
+    while plan.agree(float(still < 6 * window and time.perf_counter() < end)):
+        _run(trainer.step, source.fetch, queue, 1, cuda, plan.run_ahead)
+        if plan.agree(source.counters()["chunks_shared"]) == 0:
+            # The CPU decodes nothing in the GPU's place.
+            return
+        now = source.found()["shared_threads"]
+        still, last = still + queue if now == last else 0, now
+
+
 def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: float) -> dict[str, Any]:
     """Measures synthetic (A) and real data (B) in turns: A B A, or A B A B A with two turns. ``step``: about the
     seconds of a synthetic step."""
     synthetic: list[Bar] = []
     real: list[Bar] = []
     idle = True
+    if plan.settle and source.read.decode_device == "auto" and source.read.decode_threads is None:
+        find_threads(source, trainer, plan)
     for turn in range(plan.turns + 1):
         # The reader is idle while training runs on synthetic data: its queues are full.
         idle &= source.settle()
@@ -243,5 +261,6 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
         "wait_seconds": counters["wait_seconds"], "fetching_share": whole.fetching, "cores": whole.cores,
         "synthetic_cores": statistics.fmean(b.cores for b in synthetic),
         "steady": whole.steady, "reader_idle_in_synthetic": idle, "timed_steps": whole.steps, "queue": source.queue,
+        **source.found(),
         "loss_is_finite": bool(torch.isfinite(trainer.loss).item()),
     }

@@ -27,7 +27,7 @@ REPEATED = 32
 ORDERS = ("in-order", "shuffled", "short-epochs")
 COUNTERS = (
     "chunks_read", "chunks_decoded_cpu", "chunks_decoded_gpu", "chunks_uncompressed", "chunks_from_memory", "chunks_failed",
-    "batches", "waits", "wait_seconds", "waves",
+    "batches", "waits", "wait_seconds", "waves", "chunks_shared",
 )
 
 
@@ -41,6 +41,7 @@ class Read:
     order: str = ORDERS[0]
     rank: int = 0
     world: int = 1
+    decode_threads: int | None = None
 
 
 def resident_bytes() -> int:
@@ -70,6 +71,8 @@ class Source:
             "offsets": [0, 1] if setting.pairs else [0], "random_shuffle": read.order != "in-order", "seed": 1,
             "shard_id": read.rank, "num_shards": read.world, "decode_device": read.decode_device,
         }
+        if read.decode_threads is not None:
+            how["decode_threads"] = read.decode_threads
         if read.memory_limit is not None:
             how["device_memory_limit" if on_gpu else "host_memory_limit"] = read.memory_limit
         if not on_gpu and read.decode_device == "gpu":
@@ -105,6 +108,11 @@ class Source:
         """Returns the reader's counters that the benchmark reports."""
         counters = dali_zarr.counters(self.pipe)["reader"]
         return {name: counters[name] for name in COUNTERS}
+
+    def found(self) -> dict[str, int]:
+        """Returns what the reader has found for this model: how many threads decode in the GPU's place, and the reserve."""
+        counters = dali_zarr.counters(self.pipe)["reader"]
+        return {name: counters[name] for name in ("shared_threads", "shared_reserve")}
 
     def settle(self, longest: float = 5.0) -> bool:
         """Waits until all queues are full and nothing is read or decoded. Returns whether that happened within

@@ -382,8 +382,8 @@ By default ``128``. They take no threads, but memory of `host_memory_limit` each
                                nullptr)
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 
-By default there is one for each CPU core, of which each process that torchrun starts has its part. No more than half of
-these decode at a time what the GPU could decode. A given number is for all.)",
+By default there is one for each CPU core, of which each process that torchrun starts has its part. While a model trains,
+trials find how many of them decode what the GPU could decode. A given number isn't changed.)",
                                nullptr);
 }
 
