@@ -147,9 +147,9 @@ def counters(pipe: Any = None) -> Any:
         ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was meant to decode), ``chunks_uncompressed`` and
         ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those that idle cores decoded in the GPU's
         place while finished batches waited, at most ``shared_threads`` at a time. ``batches_shared`` batches were
-        taken while cores helped so. The GPU decoded when no more than ``shared_reserve`` batches waited. Beside the counters stand the reader's ``path``,
-        ``arrays``, ``device`` and ``dtypes`` (of its outputs; ``bfloat16`` for those that hold bits of bfloat16 as
-        uint16).
+        taken while cores helped so. The GPU decoded when no more than ``shared_reserve`` batches waited. Beside the
+        counters stand the reader's ``path``, ``arrays``, ``device`` and ``dtypes`` (of its outputs; ``bfloat16`` for
+        those that hold bits of bfloat16 as uint16).
 
         Of remote stores: ``requests``, ``requests_bytes``, ``requests_retried`` (sent again after a failure) and
         ``requests_hedged`` (second requests, since an answer took long).

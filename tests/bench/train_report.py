@@ -60,7 +60,8 @@ def line(rows: list[dict[str, Any]]) -> str:
             f"  real/synthetic {row['ratio']:.3f} +- {row['real_spread']:.3f} (synthetic +- {row['synthetic_spread']:.3f}"
             + (f", uncompressed {none:.3f}" if none is not None else "") + f")  tax {'-' if tax is None else f'{tax:.1f}'} ms/GB"
             f"  {row['real_ms']:.2f}/{row['synthetic_ms']:.2f} ms  delivered {row['delivered_gbps']:.2f} of {row['asked_gbps']:.2f}"
-            f"  decoded {row['decoded_gbps']:.2f}  on CPU {row['share_cpu']:.0%} ({row['shared_threads']} threads) GPU {row['share_gpu']:.0%}"
+            f"  decoded {row['decoded_gbps']:.2f}"
+            f"  on CPU {row['share_cpu']:.0%} ({row['shared_threads']} threads) GPU {row['share_gpu']:.0%}"
             f"  waits {row['waits_per_batch']:.2f}{'' if row['steady'] else '  NOT STEADY'}"
         )
     text += f"  alone {row['loading_gbps']:.2f} GB/s"

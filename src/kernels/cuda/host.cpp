@@ -251,7 +251,7 @@ int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* 
   if (ring == 4096) {
     call.run<4096>();
   } else {
-    call.run<16 * 1024>();
+    call.run<8 * 1024>();
   }
   *produced = call.produced;
   return call.status;

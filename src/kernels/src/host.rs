@@ -153,12 +153,12 @@ pub fn inflate(input: &[u8], out: &mut [u8], small: bool) -> Result<usize, i32> 
 
 /// Decodes one stream into `out` as `dz_lz4` does, with all lanes of one warp. Returns the number of bytes decoded.
 ///
-/// `ring` is the size of the buffer for recent output in bytes: 4096 or 16384.
+/// `ring` is the size of the buffer for recent output in bytes: 4096, or 8192 as in `dz_lz4`.
 ///
 /// # Errors
 /// The status, in nvCOMP's numbers: 12 corrupt, 15 more bytes than fit into `out`, 20 the input ends too early.
 pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Result<usize, i32> {
-    assert!(matches!(ring, 4096 | 16384));
+    assert!(matches!(ring, 4096 | 8192));
     let mut produced = 0;
     let (capacity, to) = (out.len() as u64, out.as_mut_ptr());
     // SAFETY: pointers and lengths are those of the slices. The decoder writes only to `out`. Outside of `input` it
