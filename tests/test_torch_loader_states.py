@@ -181,7 +181,7 @@ def check_schedule(path, rng, number):
         for _ in range(rng.choice([1, 1, 2])):
             lengths = {len(loader) for loader in loaders}
             assert len(lengths) == 1, (number, log)
-            before = loaders[0]._reading.course.batches_before() + loaders[0]._reading.course.part().done
+            before = loaders[0]._reading.schedule.batches_before() + loaders[0]._reading.schedule.part().done
             its, count = [iter(loader) for loader in loaders], rng.choice([None, None, 0, 1, 2, 3, 5])
             delivered = 0
             while count is None or delivered < count:

@@ -1,9 +1,9 @@
 """Where a loader is in its epochs: the arithmetic of the reader's shards, from the reader's own state.
 
 The reader pads (``pad_last_batch``), so that all ranks have equally many full batches. How many samples of a batch are
-real follows from the sizes of shards. The engine does the same arithmetic in ``order/schedule.rs``. A *leg*, there
-called a segment, is the part of a schedule with one number of shards. It begins with a whole epoch, or with the rest
-that earlier legs left of an epoch.
+real follows from the sizes of shards. The engine does the same arithmetic in ``order/schedule.rs``. A *segment* is the
+part of a schedule with one number of shards. It begins with a whole epoch, or with the rest that earlier segments left
+of an epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_whole_batches(samples: int, num_shards: int, batch_size: int) -> None:
 
 
 @dataclass(frozen=True)
-class Leg:
+class Segment:
     """A part of the schedule with one number of shards. It is the same for all ranks."""
 
     num_shards: int
@@ -53,7 +53,7 @@ class Leg:
     stick_to_shard: bool
     # The epoch in which it begins.
     epoch: int
-    # How many samples of that epoch earlier legs left. 0: it begins with the whole epoch.
+    # How many samples of that epoch earlier segments left. 0: it begins with the whole epoch.
     rest: int
     # How many samples each rank has delivered, repetitions included.
     delivered: int
@@ -83,87 +83,88 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Course:
+class Schedule:
     """A rank's way through the epochs."""
 
     samples: int
     shard_id: int
-    legs: tuple[Leg, ...]
+    segments: tuple[Segment, ...]
 
     @classmethod
-    def of_state(cls, state: str, shard_id: int, num_shards: int, batch_size: int, stick_to_shard: bool) -> Course:
-        """Returns the course of a reader that begins with this state. A reader with other shards may have written the
+    def of_state(cls, state: str, shard_id: int, num_shards: int, batch_size: int, stick_to_shard: bool) -> Schedule:
+        """Returns the schedule of a reader that begins with this state. A reader with other shards may have written the
         state."""
         found: dict[str, Any] = json.loads(state)
-        names = Leg.__dataclass_fields__
-        legs = tuple(Leg(**{name: leg[name] for name in names}) for leg in found["legs"])
-        course = cls(found["samples"], shard_id, legs)
-        leg = legs[-1]
-        if (leg.num_shards, leg.batch_size, leg.stick_to_shard) == (num_shards, batch_size, stick_to_shard):
-            return course
-        return course._divided(Leg(num_shards, batch_size, stick_to_shard, 0, 0, 0))
+        names = Segment.__dataclass_fields__
+        segments = tuple(Segment(**{name: segment[name] for name in names}) for segment in found["legs"])
+        schedule = cls(found["samples"], shard_id, segments)
+        segment = segments[-1]
+        if (segment.num_shards, segment.batch_size, segment.stick_to_shard) == (num_shards, batch_size, stick_to_shard):
+            return schedule
+        return schedule._divided(Segment(num_shards, batch_size, stick_to_shard, 0, 0, 0))
 
-    def _divided(self, new: Leg) -> Course:
-        """Returns the course in which ``new`` follows the last leg. Its shards divide the rest of the leg's epoch, or
-        the next epoch if nothing is left."""
-        leg = self.legs[-1]
-        if leg.delivered == 0:
-            return replace(self, legs=(*self.legs[:-1], replace(new, epoch=leg.epoch, rest=leg.rest)))
-        parts = [self.part(leg, shard) for shard in range(leg.num_shards)]
-        left = sum(max(part.own - part.done * leg.batch_size, 0) for part in parts)
+    def _divided(self, new: Segment) -> Schedule:
+        """Returns the schedule in which ``new`` follows the last segment. Its shards divide the rest of the segment's
+        epoch, or the next epoch if nothing is left."""
+        segment = self.segments[-1]
+        if segment.delivered == 0:
+            return replace(self, segments=(*self.segments[:-1], replace(new, epoch=segment.epoch, rest=segment.rest)))
+        parts = [self.part(segment, shard) for shard in range(segment.num_shards)]
+        left = sum(max(part.own - part.done * segment.batch_size, 0) for part in parts)
         first = parts[0]
         if left == 0 or (left == self.samples and not first.is_rest):
-            return replace(self, legs=(replace(new, epoch=first.epoch + (left == 0)),))
-        before = self.legs if first.is_rest else (leg,)
-        return replace(self, legs=(*before, replace(new, epoch=first.epoch, rest=left)))
+            return replace(self, segments=(replace(new, epoch=first.epoch + (left == 0)),))
+        before = self.segments if first.is_rest else (segment,)
+        return replace(self, segments=(*before, replace(new, epoch=first.epoch, rest=left)))
 
-    def part(self, leg: Leg | None = None, shard_id: int | None = None) -> Part:
-        """Returns where a rank is in a leg; by default this rank, in the last leg."""
-        leg = leg or self.legs[-1]
+    def part(self, segment: Segment | None = None, shard_id: int | None = None) -> Part:
+        """Returns where a rank is in a segment; by default this rank, in the last segment."""
+        segment = segment or self.segments[-1]
         shard_id = self.shard_id if shard_id is None else shard_id
-        k, first, turn = leg.delivered, leg.epoch, 0
-        if leg.rest:
-            length = leg.padded(leg.rest)
+        k, first, turn = segment.delivered, segment.epoch, 0
+        if segment.rest:
+            length = segment.padded(segment.rest)
             if k < length:
-                own = leg.held(leg.rest, shard_id % leg.num_shards)
-                return Part(leg.epoch, leg.rest, own, length // leg.batch_size, k // leg.batch_size, shard_id, True)
+                own = segment.held(segment.rest, shard_id % segment.num_shards)
+                return Part(segment.epoch, segment.rest, own, length // segment.batch_size, k // segment.batch_size, shard_id, True)
             k, first, turn = k - length, first + 1, 1
-        length = leg.padded(self.samples)
+        length = segment.padded(self.samples)
         later, done = divmod(k, length)
-        shard = shard_id % leg.num_shards if leg.stick_to_shard else (shard_id + turn + later) % leg.num_shards
-        own = leg.held(self.samples, shard)
-        return Part(first + later, self.samples, own, length // leg.batch_size, done // leg.batch_size, shard, False)
+        shard = shard_id % segment.num_shards if segment.stick_to_shard else (shard_id + turn + later) % segment.num_shards
+        own = segment.held(self.samples, shard)
+        return Part(first + later, self.samples, own, length // segment.batch_size, done // segment.batch_size, shard, False)
 
     def batches_before(self) -> int:
-        """Returns how many batches of this epoch each rank delivered before the last leg; 0 unless that began in
+        """Returns how many batches of this epoch each rank delivered before the last segment; 0 unless that began in
         mid-epoch."""
-        return sum(self.part(leg).done for leg in self.legs[:-1]) if self.part().is_rest else 0
+        return sum(self.part(segment).done for segment in self.segments[:-1]) if self.part().is_rest else 0
 
-    def after(self, batches: int) -> Course:
-        """Returns the course after this many more batches."""
-        leg = self.legs[-1]
-        return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=leg.delivered + batches * leg.batch_size)))
+    def after(self, batches: int) -> Schedule:
+        """Returns the schedule after this many more batches."""
+        segment = self.segments[-1]
+        delivered = segment.delivered + batches * segment.batch_size
+        return replace(self, segments=(*self.segments[:-1], replace(segment, delivered=delivered)))
 
-    def at(self, epoch: int) -> Course:
-        """Returns the course at the beginning of a whole epoch."""
-        leg = self.legs[-1]
-        whole = leg.epoch + bool(leg.rest)
+    def at(self, epoch: int) -> Schedule:
+        """Returns the schedule at the beginning of a whole epoch."""
+        segment = self.segments[-1]
+        whole = segment.epoch + bool(segment.rest)
         if epoch >= whole:
-            delivered = (leg.padded(leg.rest) if leg.rest else 0) + (epoch - whole) * leg.padded(self.samples)
-            return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=delivered)))
-        # The epoch is before the leg: as if the leg's shards had been used from the first epoch on.
-        return replace(self, legs=(replace(leg, epoch=0, rest=0, delivered=epoch * leg.padded(self.samples)),))
+            delivered = (segment.padded(segment.rest) if segment.rest else 0) + (epoch - whole) * segment.padded(self.samples)
+            return replace(self, segments=(*self.segments[:-1], replace(segment, delivered=delivered)))
+        # The epoch is before the segment: as if the segment's shards had been used from the first epoch on.
+        return replace(self, segments=(replace(segment, epoch=0, rest=0, delivered=epoch * segment.padded(self.samples)),))
 
     def written(self, state: str) -> str:
-        """Returns a reader's state with its place replaced by that of this course, which is at the beginning of an
+        """Returns a reader's state with its place replaced by that of this schedule, which is at the beginning of an
         epoch."""
         found: dict[str, Any] = json.loads(state)
         part = self.part()
-        leg = self.legs[-1]
-        names = Leg.__dataclass_fields__
-        found["legs"] = [{"pad_last_batch": True} | {name: getattr(leg, name) for name in names} for leg in self.legs]
+        segment = self.segments[-1]
+        names = Segment.__dataclass_fields__
+        found["legs"] = [{"pad_last_batch": True} | {name: getattr(segment, name) for name in names} for segment in self.segments]
         found["epoch"] = part.epoch
-        found["position"] = self.samples * part.shard // leg.num_shards
+        found["position"] = self.samples * part.shard // segment.num_shards
         found["shard_id"] = self.shard_id
-        found.pop("check", None)  # the check of the old legs; the reader writes that of the new ones
+        found.pop("check", None)  # the check of the old segments; the reader writes that of the new ones
         return json.dumps(found, separators=(",", ":"))

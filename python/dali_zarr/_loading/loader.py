@@ -102,7 +102,7 @@ class BaseLoader(Generic[B]):
     def _check_reading(self, reading: Reading) -> None:
         """Raises ValueError where batches can't be made of what is read."""
         if self._drop_last:
-            check_whole_batches(reading.course.part().samples, reading.plan.num_shards, reading.plan.batch_size)
+            check_whole_batches(reading.schedule.part().samples, reading.plan.num_shards, reading.plan.batch_size)
 
     @property
     def _reading(self) -> Reading:
@@ -179,7 +179,7 @@ class BaseLoader(Generic[B]):
 
     def __repr__(self) -> str:
         self._settle(strict=False)
-        part = self._reading.course.part()
+        part = self._reading.schedule.part()
         plan = self._plan
         stores = plan.arguments.get("path") or "stores of their own"
         store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
@@ -206,7 +206,7 @@ class BaseLoader(Generic[B]):
         if self._next_epoch is not None:
             return self._next_epoch
         self._settle(strict=False)
-        part = self._reading.course.part()
+        part = self._reading.schedule.part()
         return part.epoch + (part.done >= self._batches(part))
 
     def set_epoch(self, epoch: int) -> None:
@@ -236,8 +236,8 @@ class BaseLoader(Generic[B]):
         return self._length()
 
     def _length(self) -> int:
-        course = self._reading.course
-        return course.batches_before() + self._batches(course.part())
+        schedule = self._reading.schedule
+        return schedule.batches_before() + self._batches(schedule.part())
 
     def _batches(self, part: Part) -> int:
         if self._drop_last:
@@ -260,7 +260,7 @@ class BaseLoader(Generic[B]):
         with self._lock:
             self._settle()
             self._begin()
-            part = self._reading.course.part()
+            part = self._reading.schedule.part()
             batches = range(part.done, self._batches(part))
             if batches:
                 self._is_used = self._is_shared = True
@@ -279,7 +279,7 @@ class BaseLoader(Generic[B]):
 
     def _begin(self) -> None:
         """Goes to the place where the next iteration begins."""
-        part = self._reading.course.part()
+        part = self._reading.schedule.part()
         goes_on = part.done == 0 or (self._is_restored and part.done < self._batches(part))
         wanted, self._next_epoch = self._next_epoch, None
         self._is_restored = False
@@ -297,7 +297,7 @@ class BaseLoader(Generic[B]):
     def _finish(self, epoch: int) -> None:
         """Reads and drops the batches of an epoch that aren't handed out: those after a break, after ``drop_last``, or
         of padding."""
-        while self._reading.course.part().epoch == epoch:
+        while self._reading.schedule.part().epoch == epoch:
             self._reading.next(_nothing, 0)
         if not self._is_shared:
             self._begins = self._state()
@@ -305,7 +305,7 @@ class BaseLoader(Generic[B]):
     def _go_to(self, epoch: int) -> None:
         log.info("the store is opened anew, to go to epoch %d", epoch)
         template = self._reading.checkpoint()
-        state = self._reading.course.at(epoch).written(self._reading.state())
+        state = self._reading.schedule.at(epoch).written(self._reading.state())
         self._reopen({NAME: state.encode()}, template)
         self._begins = self._state()
 

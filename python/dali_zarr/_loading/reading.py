@@ -12,7 +12,7 @@ from .. import _arguments, _dali, _errors, _native
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
-from .epochs import Course
+from .epochs import Schedule
 from .ragged import Ragged
 
 B = TypeVar("B")
@@ -105,10 +105,10 @@ class Reading:
         self._left = b""
         self._last_counters: dict[str, Any] = {}
 
-    def _course_of_state(self) -> Course:
+    def _course_of_state(self) -> Schedule:
         plan = self.plan
         stick = bool(plan.arguments.get("stick_to_shard", False))
-        return Course.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
+        return Schedule.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """Defines the operators; returns the places and the nodes of their outputs."""
@@ -125,7 +125,7 @@ class Reading:
         return places, [*nodes, found[-1]]
 
     @property
-    def course(self) -> Course:
+    def schedule(self) -> Schedule:
         """Where the reader is, after the batch that was handed out last."""
         return self._begun.after(self._delivered)
 

@@ -52,7 +52,7 @@ pub struct Stats {
     /// Decoded chunks that were evicted although a planned batch needs them.
     pub evictions: AtomicU64,
     /// NaNs that `fillna` replaced, in all batches that were assembled.
-    pub nans_replaced: ByOutput,
+    pub nans_replaced: OutputCounters,
     /// Batches finished.
     pub batches: AtomicU64,
     /// Batches that weren't finished yet when the host program asked for them.
@@ -78,9 +78,9 @@ pub struct Stats {
 
 /// A counter for each array, reported by the name of the array's output.
 #[derive(Debug, Default)]
-pub struct ByOutput(Vec<(Option<String>, AtomicU64)>);
+pub struct OutputCounters(Vec<(Option<String>, AtomicU64)>);
 
-impl ByOutput {
+impl OutputCounters {
     /// Makes the counters. `names` has an item for each array: the name of its output, or `None` if nothing is counted
     /// for it.
     pub fn new(names: impl Iterator<Item = Option<String>>) -> Self {

@@ -94,12 +94,12 @@ __device__ __forceinline__ void assemble(const Job* jobs, const uint32_t* tile_s
 // sum of the jobs' numbers of tiles.
 extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     dz_assemble(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops) {
-  dz::assemble<dz::Keep>(jobs, tile_start, n_jobs, ops, nullptr);
+  dz::assemble<dz::KeepNans>(jobs, tile_start, n_jobs, ops, nullptr);
 }
 
 // As dz_assemble. Adds the number of replaced NaNs to counters[Op::counter].
 extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     dz_assemble_fill(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops,
                      unsigned long long* counters) {
-  dz::assemble<dz::Fill>(jobs, tile_start, n_jobs, ops, counters);
+  dz::assemble<dz::ReplaceNans>(jobs, tile_start, n_jobs, ops, counters);
 }

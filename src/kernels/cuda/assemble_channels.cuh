@@ -18,7 +18,7 @@ __device__ __forceinline__ uint64_t stored(const Job& job, const Op& op, const S
 // Converts a tile, for types known at compile time, chunks that aren't shuffled, and operations that aren't rare.
 template <int32_t SRC, class In, int32_t DST, class Out>
 __device__ __forceinline__ void convert_channels(const ChannelBox& box, const Job& job, const Op& shared_op,
-                                                 const Tile& tile, OfChannel& nans) {
+                                                 const Tile& tile, NormaliseByChannel& nans) {
   const Op op = shared_op;  // in registers
   const In* src = reinterpret_cast<const In*>(job.src);
   Out* dst = reinterpret_cast<Out*>(job.dst);
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
   __shared__ ChannelBox box;
   __shared__ Tile tile;
   __shared__ Shuffled shuffled;
-  OfChannel nans;
+  NormaliseByChannel nans;
   if (threadIdx.x < 32) {
     const uint32_t j = find_job(tile_start, n_jobs, blockIdx.x);
     const uint32_t nth = blockIdx.x - tile_start[j];

@@ -76,7 +76,7 @@ DZ_HD const double* locate_channel(const ChannelBox& c, uint64_t index, int64_t&
   return c.table + 2 * channel;
 }
 
-DZ_HD void take(const double* of_channel, OfChannel& nans) {
+DZ_HD void take(const double* of_channel, NormaliseByChannel& nans) {
   nans.of_channel[0] = of_channel[0];
   nans.of_channel[1] = of_channel[1];
 }

@@ -218,33 +218,33 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
   }
 }
 
-// How NaNs are treated; a type parameter named Nans. Keep leaves them, for operations without `fillna`. Its code is
+// How NaNs are treated; a type parameter named Nans. KeepNans leaves them, for operations without `fillna`. Its code is
 // compiled separately, so that it tests and counts nothing.
-struct Keep {
+struct KeepNans {
   static constexpr bool kFills = false;
   DZ_HD double mean(const Op& op) const { return op.mean; }
   DZ_HD double stddev(const Op& op) const { return op.stddev; }
-  DZ_HD Keep apart() const { return {}; }
+  DZ_HD KeepNans apart() const { return {}; }
 };
 
 // Replaces NaNs if the operation asks for it, and counts them.
-struct Fill {
+struct ReplaceNans {
   static constexpr bool kFills = true;
   uint32_t replaced = 0;
   DZ_HD double mean(const Op& op) const { return op.mean; }
   DZ_HD double stddev(const Op& op) const { return op.stddev; }
-  DZ_HD Fill apart() const { return {}; }
+  DZ_HD ReplaceNans apart() const { return {}; }
 };
 
-// As Fill, for elements that are normalised by the mean and stddev of their channel.
-struct OfChannel {
+// As ReplaceNans, for elements that are normalised by the mean and stddev of their channel.
+struct NormaliseByChannel {
   static constexpr bool kFills = true;
   uint32_t replaced = 0;
   double of_channel[2] = {0, 1};
   DZ_HD double mean(const Op&) const { return of_channel[0]; }
   DZ_HD double stddev(const Op&) const { return of_channel[1]; }
-  DZ_HD OfChannel apart() const {
-    OfChannel own = *this;
+  DZ_HD NormaliseByChannel apart() const {
+    NormaliseByChannel own = *this;
     own.replaced = 0;
     return own;
   }
@@ -334,15 +334,15 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
 }
 
 // Converts by any operation. Not inlined, which keeps the rare code out of its callers.
-DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Keep& nans) {
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, KeepNans& nans) {
   return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
 }
 
-DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Fill& nans) {
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, ReplaceNans& nans) {
   return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
 }
 
-DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, OfChannel& nans) {
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, NormaliseByChannel& nans) {
   return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
 }
 

@@ -138,7 +138,7 @@ void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
   const bool shuffled = job.source == kChunk && job.layout.shuffle != kNone;
   Shuffled s = {};
   if (shuffled) s = open_shuffled(job, box.box, uint32_t(src_size), false);
-  OfChannel nans;
+  NormaliseByChannel nans;
   for (uint64_t i = 0; i < count(job); ++i) {
     int64_t from, to;
     take(locate_channel(box, i, from, to), nans);
@@ -174,7 +174,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t*
     Shuffled s = {};
     if (shuffled) s = open_shuffled(job, box, uint32_t(src_size), false);
     for (uint64_t i = 0; i < n; ++i) {
-      Fill nans;
+      ReplaceNans nans;
       int64_t src = 0, dst = 0;
       uint64_t rest = i;
       for (int d = int(job.ndim) - 1; d >= 0; --d) {
@@ -187,7 +187,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t*
       if (job.source == kChunk) {
         bits = shuffled ? any_of(s, src, uint32_t(src_size)) : load(job.src, src, src_size);
         if (op.swap) bits = swap_bytes(bits, src_size);
-        bits = is_plain<Fill>(op) ? bits : convert_any(bits, op, nans);
+        bits = is_plain<ReplaceNans>(op) ? bits : convert_any(bits, op, nans);
       } else {
         bits = constant(op, job.source, nans);
       }
@@ -225,8 +225,8 @@ uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
 // Converts one element. `fills`: by the code of the kernels that replace NaNs; 0: by that of dz_assemble, for
 // operations without `fillna`.
 uint64_t dz_host_convert(uint64_t bits, const Op* op, uint32_t fills, uint32_t* replaced) {
-  Fill fill;
-  Keep keep;
+  ReplaceNans fill;
+  KeepNans keep;
   bits = fills ? convert_any(bits, *op, fill) : convert_any(bits, *op, keep);
   *replaced = fill.replaced;
   return bits;

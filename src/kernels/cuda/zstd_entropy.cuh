@@ -18,7 +18,7 @@ template <uint32_t GROUP>
 union EntropyShared {
   struct {
     SequenceTables tables[GROUP];
-    Lengths lengths;
+    ExtraBits lengths;
   } sequences;
   LiteralTables literals[GROUP];
 };
@@ -35,8 +35,8 @@ template <uint32_t GROUP>
 DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin, uint32_t end,
                             uint8_t* workspace, BlockResult* results, EntropyShared<GROUP>& shared, uint32_t lane) {
   SequenceTables* const tables = shared.sequences.tables;
-  Lengths& lengths = shared.sequences.lengths;
-  for (uint32_t i = lane; i < Lengths::kCodes; i += kWarp) lengths.prepare(i);
+  ExtraBits& lengths = shared.sequences.lengths;
+  for (uint32_t i = lane; i < ExtraBits::kCodes; i += kWarp) lengths.prepare(i);
   lanes_sync();
   // First, three lanes of each block build its tables.
   const uint32_t member = lane / 3;

@@ -63,7 +63,7 @@ DZ_HD Sum no_sum() { return {0, 0, same_offsets()}; }
 // The meaning of each length code, as a word. Bits 0-4: the number of extra bits. From bit 6 on: the length if the
 // extra bits are zero. A shift uses only the lowest five bits of its count, so a word can be the count without a mask.
 // Only code 0 of literal lengths means no literals, and only its word is 0.
-struct LengthCodes {
+struct LengthCodeTable {
   static constexpr uint32_t kLiterals = 36, kMatches = 53, kCodes = kLiterals + 1 + kMatches + 1;
 
   // Words of literal lengths, then of match lengths. After each kind comes a word for a length of 0, used by kNoRecord.
@@ -86,15 +86,15 @@ struct LengthCodes {
 
 // Takes the place of records after a block's last one. It has no bytes, but counts as one with literals, and repeats
 // the last offset. So it changes nothing.
-constexpr uint64_t kNoRecord = uint64_t(LengthCodes::kLiterals << kCellLiteral | LengthCodes::kMatches << kCellMatch) << 32;
+constexpr uint64_t kNoRecord = uint64_t(LengthCodeTable::kLiterals << kCellLiteral | LengthCodeTable::kMatches << kCellMatch) << 32;
 
 // One sequence alone: lengths and offset value, decoded from its record and its bits.
-struct Lone {
+struct DecodedSequence {
   uint32_t literals, match, offset_value;
   bool any_literals;
 };
 
-DZ_HD Lone read_sequence(uint32_t cells, const Words& words, const LengthCodes& codes) {
+DZ_HD DecodedSequence read_sequence(uint32_t cells, const Words& words, const LengthCodeTable& codes) {
   const uint32_t literal = codes.literal(cells), match = codes.match(cells);
   // The lowest bits of `cells` are the sum of the three numbers of extra bits. Only the lowest five bits of each count.
   const uint32_t offset_bits = cells - literal - match;
@@ -174,7 +174,7 @@ DZ_HD Sum sum_up(const Sum* sums, uint32_t n, const Sum& before) {
 // Shared by the threads that make a block's sequences.
 template <uint32_t WARPS>
 struct SequencesShared {
-  LengthCodes codes;
+  LengthCodeTable codes;
   Sum sums[2][WARPS];  // each warp's sum in this tile, and in the tile before, which some threads may still read
 };
 
@@ -192,7 +192,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
   bits.reach(source(f) + b.at, b.size);
   Row<EACH> records;
   records.load(sequences, thread * EACH, b.sequences);
-  for (uint32_t i = thread; i < LengthCodes::kCodes; i += kThreads) shared.codes.prepare(i);
+  for (uint32_t i = thread; i < LengthCodeTable::kCodes; i += kThreads) shared.codes.prepare(i);
   block_sync();
   Sum before = no_sum();
   if (first) before.offsets = {{1, 4, 8}};
@@ -210,7 +210,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
     Row<EACH> made;
     DZ_UNROLL_BY(EACH)
     for (uint32_t k = 0; k < EACH; ++k) {
-      const Lone lone = read_sequence(uint32_t(records[k] >> 32), words[k], shared.codes);
+      const DecodedSequence lone = read_sequence(uint32_t(records[k] >> 32), words[k], shared.codes);
       sum.offsets.take(lone.offset_value, lone.any_literals);
       bad = bad || lone.offset_value > kLargestOffset + 3;
       sum.literals += lone.literals;

@@ -48,7 +48,7 @@ struct SequenceTables {
 
 // Builds the table of one alphabet. `own` is the index of the block within its frame, `blocks` are the frame's blocks.
 DZ_HD void prepare_sequences(const Frame& f, const Block* blocks, uint32_t own, uint32_t alphabet,
-                             const Lengths& lengths, SequenceTables& t) {
+                             const ExtraBits& lengths, SequenceTables& t) {
   const Block& b = blocks[own];
   const uint32_t from = b.tables[alphabet];
   uint32_t at = 0, log = 0;

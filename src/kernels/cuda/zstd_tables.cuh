@@ -135,7 +135,7 @@ struct SequenceCell {
 };
 
 // Numbers of extra bits of the codes of literal lengths and match lengths. A look-up is faster than extra_bits().
-struct Lengths {
+struct ExtraBits {
   uint8_t literal_extra[36], match_extra[53];
 
   static constexpr uint32_t kCodes = 36 + 53;
@@ -164,7 +164,7 @@ struct WeightCell {
 // Walks the table descriptions in a block's sequences section up to alphabet `last`. Builds the table of `last` if
 // `table` isn't null, and sets `log` to the logarithm of its size. Sets `at` to the position after the description.
 // Returns false for damage.
-DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const Lengths& lengths,
+DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const ExtraBits& lengths,
                       int16_t* counts, uint32_t* table, uint32_t& log, uint32_t& at) {
   const uint32_t end = b.at + b.size;
   Distribution d = {0, 0, 0};

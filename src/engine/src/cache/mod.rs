@@ -210,7 +210,7 @@ impl Cache {
 
     /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). If a
     /// whole value is longer than `to`, copies nothing and only returns its size, as a store does.
-    pub fn remembered(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
+    pub fn get_from_memory(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
         let memory = self.memory.as_ref()?;
         let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
         let held = memory.get(name, accept, to).filter(|held| held.len <= to.len() || name.is_whole());
@@ -231,7 +231,7 @@ impl Cache {
     }
 
     /// Copies a piece of this version to `to`, if the disk cache has it. Blocks.
-    pub fn stored(&self, name: &Name, version: &Arc<str>, to: &mut [u8]) -> bool {
+    pub fn get_from_disk(&self, name: &Name, version: &Arc<str>, to: &mut [u8]) -> bool {
         let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return false };
         let Some(piece) = disk.look(name) else { return false };
         if piece.version.as_ref() != Some(version) {
@@ -244,7 +244,7 @@ impl Cache {
     /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any), or the
     /// disk cache has it in the version that is known to be current. Makes no request, but blocks.
     pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> CacheLookup {
-        match self.remembered(name, version, to) {
+        match self.get_from_memory(name, version, to) {
             Some(found) => CacheLookup::Found(found),
             None => self.look_on_disk(name, to),
         }
@@ -274,7 +274,7 @@ impl Cache {
     ///
     /// # Errors
     /// If the store doesn't answer.
-    pub async fn stored_now(
+    pub async fn get_current_from_disk(
         &self,
         name: &Name,
         key: &str,
@@ -288,7 +288,7 @@ impl Cache {
         };
         match looked {
             CacheLookup::Found(found) => Ok(Some(found)),
-            CacheLookup::Unvalidated(piece) => self.stored_if_same(name, &piece, key, store, permits, to).await,
+            CacheLookup::Unvalidated(piece) => self.get_if_confirmed(name, &piece, key, store, permits, to).await,
             CacheLookup::Missing => Ok(None),
         }
     }
@@ -298,7 +298,7 @@ impl Cache {
     ///
     /// # Errors
     /// If the store doesn't answer.
-    pub async fn stored_if_same(
+    pub async fn get_if_confirmed(
         &self,
         name: &Name,
         Unvalidated(piece): &Unvalidated,
@@ -312,7 +312,7 @@ impl Cache {
         let current = match disk.knows(name.object, held) {
             Some(known) => known,
             None if !self.validate => {
-                let same = store.leads_to(key, held).await?;
+                let same = store.is_version_of_current_target(key, held).await?;
                 if same {
                     disk.saw(name.object, held);
                 }
@@ -320,7 +320,7 @@ impl Cache {
             }
             None => {
                 let _turn = permits.acquire().await;
-                add(&self.counters.disk_checks, u64::from(store.head_asks(key)));
+                add(&self.counters.disk_checks, u64::from(store.head_needs_io(key)));
                 // Some servers don't answer such requests. Then no version is known to be current.
                 let version = store.head(key).await.ok().flatten().and_then(|found| found.version);
                 version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)

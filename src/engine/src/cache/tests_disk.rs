@@ -29,7 +29,7 @@ fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) ->
     let mut to = vec![0; len];
     server.log.lock().unwrap().clear();
     block_on(store, async {
-        if cache.stored_now(&name, "k", store, &permits, &mut to).await.unwrap().is_none() {
+        if cache.get_current_from_disk(&name, "k", store, &permits, &mut to).await.unwrap().is_none() {
             let found = store.read("k", ByteRange::Whole, None, Phase::Running, &mut to).await.unwrap().unwrap();
             cache.keep(&name, &found, &to);
         }
@@ -86,7 +86,7 @@ impl Store for Prompt {
     fn latency(&self) -> Latency {
         Latency::Remote
     }
-    fn head_asks(&self, _key: &str) -> bool {
+    fn head_needs_io(&self, _key: &str) -> bool {
         self.asks
     }
     async fn read(
@@ -157,7 +157,7 @@ fn what_waits_is_bounded_and_written_before_the_end() {
     let mut to = vec![0; 16 << 20];
     let there = (0..12).filter(|number: &i32| {
         let name = cache.name(0, &number.to_string(), ByteRange::Whole, 0);
-        cache.stored(&name, &"\"v\"".into(), &mut to)
+        cache.get_from_disk(&name, &"\"v\"".into(), &mut to)
     });
     assert_eq!(there.count() as u64, written);
 }

@@ -77,7 +77,7 @@ pub(super) enum OnGpu {
     /// The assembling kernel undoes this byte shuffle of elements of this many bytes.
     Shuffle(usize),
     /// The host verifies the checksum and skips it: see [`Step::inside`].
-    Seal,
+    Checksum,
 }
 
 /// The number of bytes between two steps.
@@ -121,13 +121,13 @@ pub struct Chain {
     names: String,
     /// In the order in which they encode.
     steps: Vec<Box<dyn Step>>,
-    /// The result of [`packed()`] for these steps.
-    packed: Option<(Option<Compression>, u8)>,
+    /// The result of [`gpu_layout()`] for these steps.
+    gpu_layout: Option<(Option<Compression>, u8)>,
 }
 
 impl From<Compression> for Chain {
     fn from(compression: Compression) -> Self {
-        Self::new(compression.name().into(), vec![Box::new(super::pack::Packer::Common(compression))])
+        Self::new(compression.name().into(), vec![Box::new(super::compressor::Compressor::Common(compression))])
     }
 }
 
@@ -163,13 +163,13 @@ impl From<Vec<u8>> for Held<'_> {
 impl Chain {
     /// Makes a chain of `steps`. `names` names the codecs in messages.
     pub(super) fn new(names: String, steps: Vec<Box<dyn Step>>) -> Self {
-        let packed = packed(&steps);
-        let names = match (steps.as_slice(), packed) {
+        let gpu_layout = gpu_layout(&steps);
+        let names = match (steps.as_slice(), gpu_layout) {
             ([], _) => "uncompressed".into(),
             ([_], Some((Some(compression), _))) => compression.name().into(),
             _ => names,
         };
-        Self { names, steps, packed }
+        Self { names, steps, gpu_layout }
     }
 
     /// Returns the codecs' names, in the order in which they encode.
@@ -185,18 +185,18 @@ impl Chain {
     /// Whether the GPU may decode the chain: an optional byte shuffle, an optional compressor, then any number of
     /// checksums. An empty chain has nothing to decode.
     pub(super) fn is_for_gpu(&self) -> bool {
-        self.packed.is_some() && !self.is_empty()
+        self.gpu_layout.is_some() && !self.is_empty()
     }
 
     /// Returns the compressor of a chain that the GPU may decode. `None` if it has no compressor.
     pub fn compression(&self) -> Option<Compression> {
-        self.packed.and_then(|(compression, _)| compression)
+        self.gpu_layout.and_then(|(compression, _)| compression)
     }
 
     /// Returns the element size in bytes of the byte shuffle, for a chain that the GPU may decode. 1 means that there
     /// is no shuffle (Blosc may still shuffle itself).
     pub fn shuffle(&self) -> u8 {
-        self.packed.map_or(1, |(_, shuffle)| shuffle)
+        self.gpu_layout.map_or(1, |(_, shuffle)| shuffle)
     }
 
     /// See [`Compression::typical_stream`].
@@ -208,9 +208,9 @@ impl Chain {
     ///
     /// # Errors
     /// If a checksum is wrong or missing.
-    pub fn unseal(&self, encoded: &[u8]) -> Result<Range<usize>> {
+    pub fn strip_checksums(&self, encoded: &[u8]) -> Result<Range<usize>> {
         let mut range = 0..encoded.len();
-        for step in self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal) {
+        for step in self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Checksum) {
             if let Some(inside) = step.inside(&encoded[range.clone()])? {
                 range = range.start + inside.start..range.start + inside.end;
             }
@@ -238,7 +238,7 @@ impl Chain {
         }
         // Each step reads from one buffer and writes to another. No buffer is needed for the output of step 0, which
         // goes to the decoded chunk, nor for the bytes inside the checksums at the end, which are read in place.
-        let sealed = self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal).count();
+        let sealed = self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Checksum).count();
         let end = self.steps.len() - sealed;
         let buffer = |i: usize| if i == 0 || i == end { 0 } else { sizes[i] };
         let of = |i: usize| {
@@ -311,7 +311,7 @@ impl Chain {
 
 /// Returns the compressor, and the element size in bytes of the byte shuffle before it (1: no shuffle). `None` if the
 /// chain has any other steps, except checksums at its end.
-fn packed(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
+fn gpu_layout(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
     let mut steps = steps.iter().map(|step| step.on_gpu()).peekable();
     let (mut compression, mut shuffle) = (None, 1);
     if let Some(OnGpu::Shuffle(size)) = steps.peek() {
@@ -324,7 +324,7 @@ fn packed(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
     }
     // Blosc has its own shuffle, and a layout can describe only one of them.
     let twice = shuffle > 1 && matches!(compression, Some(Compression::Blosc(..)));
-    (steps.all(|step| step == OnGpu::Seal) && !twice).then_some((compression, shuffle))
+    (steps.all(|step| step == OnGpu::Checksum) && !twice).then_some((compression, shuffle))
 }
 
 #[cfg(test)]

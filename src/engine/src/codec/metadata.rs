@@ -6,8 +6,8 @@ use zarrs::array::FillValue;
 
 use super::chain::{Chain, Side, Size, Step};
 use super::filters::{SwapBytes, Transpose};
-use super::foreign::{Foreign, fill_value};
 use super::registry::{Format, Given, Place, find};
+use super::zarrs_codec::{ZarrsCodec, fill_value};
 use super::{ChunkFormat, decoded_bytes};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -215,7 +215,7 @@ impl Building {
     }
 
     fn add_foreign(&mut self, name: &str, configuration: &Map<String, Value>) -> Result<()> {
-        let step = Foreign::new(name, self.format, configuration, &self.side, self.fill.as_ref())?;
+        let step = ZarrsCodec::new(name, self.format, configuration, &self.side, self.fill.as_ref())?;
         self.check_place(name, false)?;
         self.native |= self.steps.is_empty();
         self.serialized |= step.is_serializer();

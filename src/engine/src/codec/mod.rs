@@ -13,15 +13,15 @@
 mod bits;
 mod blosc;
 mod chain;
+mod compressor;
 mod deflate;
 mod filters;
-mod foreign;
 mod lz4;
 mod metadata;
-mod pack;
 mod registry;
 pub mod stream;
 pub mod streams;
+mod zarrs_codec;
 mod zstd;
 
 pub use chain::Chain;
@@ -179,7 +179,7 @@ impl ChunkFormat {
     }
 
     /// Returns the codecs if the GPU may decode them. `None` also if there are no codecs.
-    pub fn packed(&self) -> Option<&Chain> {
+    pub fn gpu_chain(&self) -> Option<&Chain> {
         Some(&self.chain).filter(|chain| chain.is_for_gpu())
     }
 

@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 
 use super::chain::{Side, Step};
-use super::filters::{Arithmetic, CastValue, Checksum, Lzma, PackBits, ScaleOffset, Sealed, Shuffle, Typed};
-use super::pack::Packer;
+use super::compressor::Compressor;
+use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, Lzma, PackBits, ScaleOffset, Shuffle, Typed};
 use super::{BloscCodec, Compression};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -40,20 +40,20 @@ const CODECS: &[(&str, Place)] = &[
     ("packbits", Elements(|_| made(PackBits))),
     ("scale_offset", Elements(|c| made(ScaleOffset::parse(c.configuration, c.side.dtype)?))),
     ("cast_value", Elements(|c| made(CastValue::parse(c.configuration, c.side.dtype)?))),
-    ("zstd", Bytes(|_| made(Packer::Common(Compression::Zstd)))),
-    ("gzip", Bytes(|_| made(Packer::Common(Compression::Gzip)))),
-    ("zlib", Bytes(|_| made(Packer::Common(Compression::Zlib)))),
-    ("lz4", Bytes(|_| made(Packer::Common(Compression::Lz4)))),
-    ("blosc", Bytes(|c| made(Packer::Common(blosc(c.configuration))))),
-    ("bz2", Bytes(|_| made(Packer::Bz2))),
-    ("lzma", Bytes(|c| made(Packer::Lzma(Lzma::parse(c.configuration)?)))),
-    ("base64", Bytes(|_| made(Packer::Base64))),
+    ("zstd", Bytes(|_| made(Compressor::Common(Compression::Zstd)))),
+    ("gzip", Bytes(|_| made(Compressor::Common(Compression::Gzip)))),
+    ("zlib", Bytes(|_| made(Compressor::Common(Compression::Zlib)))),
+    ("lz4", Bytes(|_| made(Compressor::Common(Compression::Lz4)))),
+    ("blosc", Bytes(|c| made(Compressor::Common(blosc(c.configuration))))),
+    ("bz2", Bytes(|_| made(Compressor::Bz2))),
+    ("lzma", Bytes(|c| made(Compressor::Lzma(Lzma::parse(c.configuration)?)))),
+    ("base64", Bytes(|_| made(Compressor::Base64))),
     ("shuffle", Bytes(|c| made(Shuffle::parse(c)?))),
-    ("crc32", Bytes(|c| made(Sealed::parse(c, Checksum::Crc32, "start")?))),
-    ("crc32c", Bytes(|c| made(Sealed::parse(c, Checksum::Crc32c, "end")?))),
-    ("adler32", Bytes(|c| made(Sealed::parse(c, Checksum::Adler32, "start")?))),
-    ("fletcher32", Bytes(|_| made(Sealed { checksum: Checksum::Fletcher32, at_start: false }))),
-    ("jenkins_lookup3", Bytes(|c| made(Sealed::jenkins(c)?))),
+    ("crc32", Bytes(|c| made(Checksummed::parse(c, Checksum::Crc32, "start")?))),
+    ("crc32c", Bytes(|c| made(Checksummed::parse(c, Checksum::Crc32c, "end")?))),
+    ("adler32", Bytes(|c| made(Checksummed::parse(c, Checksum::Adler32, "start")?))),
+    ("fletcher32", Bytes(|_| made(Checksummed { checksum: Checksum::Fletcher32, at_start: false }))),
+    ("jenkins_lookup3", Bytes(|c| made(Checksummed::jenkins(c)?))),
     ("json", Refused("any Python object")),
     ("json2", Refused("any Python object")),
     ("msgpack", Refused("any Python object")),

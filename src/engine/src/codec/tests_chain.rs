@@ -139,7 +139,7 @@ fn what_the_gpu_may_decode() {
         (json!([delta, "bytes", "numcodecs.zlib"]), None),
     ] {
         let format = v3(codecs.clone(), DType::I16, &[510]).unwrap();
-        assert_eq!(format.packed().map(|p| (p.compression(), p.shuffle())), expected, "{codecs}");
+        assert_eq!(format.gpu_chain().map(|p| (p.compression(), p.shuffle())), expected, "{codecs}");
     }
     let quantize = |astype| {
         v2(
@@ -149,18 +149,18 @@ fn what_the_gpu_may_decode() {
             &[4],
         )
     };
-    assert!(quantize("<f4").unwrap().packed().is_some(), "nothing to undo");
-    assert!(quantize("<f2").unwrap().packed().is_none());
+    assert!(quantize("<f4").unwrap().gpu_chain().is_some(), "nothing to undo");
+    assert!(quantize("<f2").unwrap().gpu_chain().is_none());
 
     let format = v2(json!([{"id": "zlib"}, {"id": "crc32"}]), json!({"id": "crc32c"}), DType::U8, &[9]).unwrap();
-    let packed = format.packed().unwrap();
+    let packed = format.gpu_chain().unwrap();
     let mut encoded = [crc32fast::hash(b"between").to_le_bytes().as_slice(), b"between"].concat();
     encoded.extend(crc32c::crc32c(&encoded).to_le_bytes());
-    assert_eq!(packed.unseal(&encoded).unwrap(), 4..11);
+    assert_eq!(packed.strip_checksums(&encoded).unwrap(), 4..11);
     for at in 0..encoded.len() {
         let mut wrong = encoded.clone();
         wrong[at] ^= 0x20;
-        assert!(packed.unseal(&wrong).is_err() && packed.unseal(&encoded[..at]).is_err(), "{at}");
+        assert!(packed.strip_checksums(&wrong).is_err() && packed.strip_checksums(&encoded[..at]).is_err(), "{at}");
     }
 }
 
@@ -182,7 +182,7 @@ fn damage_never_panics() {
     };
     for chain in chains {
         let format = v3(chain.clone(), DType::I16, &[64]).unwrap();
-        assert!(!format.chain.is_empty() && !format!("{:?}", format.chain).contains("Foreign"), "{chain}");
+        assert!(!format.chain.is_empty() && !format!("{:?}", format.chain).contains("ZarrsCodec"), "{chain}");
         for _ in 0..300 {
             let noise: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
             assert!(decode(&format, &noise, &[64]).is_err(), "{chain}");
@@ -260,7 +260,7 @@ fn base64_anywhere_in_a_chain() {
         bytes.chunks(3).flat_map(digits).collect::<Vec<u8>>()
     };
     let alone = v2(json!([]), json!({"id": "base64"}), DType::U8, &[50]).unwrap();
-    assert!(alone.packed().is_none(), "not on the GPU");
+    assert!(alone.gpu_chain().is_none(), "not on the GPU");
     assert_eq!(alone.usual_encoded_bytes(50), text(&data).len());
     assert_eq!(decode(&alone, &text(&data), &[50]).unwrap(), data);
     let error = decode(&alone, &text(&data)[..66], &[50]).unwrap_err();
@@ -314,7 +314,7 @@ fn codecs_that_only_zarrs_has_are_steps_like_others() {
         let format = CodecList::parse(&codecs).unwrap().format(DType::U16, 7, &[30]).unwrap();
         let sealed = |stream: &[u8]| [stream, &crc32c::crc32c(stream).to_le_bytes()].concat();
         let encoded = sealed(&zstd(&inner));
-        assert!(format.packed().is_none() && encoded.len() <= format.usual_encoded_bytes(60), "{codecs}");
+        assert!(format.gpu_chain().is_none() && encoded.len() <= format.usual_encoded_bytes(60), "{codecs}");
         assert_eq!(decode(&format, &encoded, &[30]).unwrap(), data, "{codecs}");
         for cut in 0..encoded.len() {
             assert!(decode(&format, &encoded[..cut], &[30]).is_err(), "{codecs} cut at {cut}");

@@ -448,7 +448,7 @@ mod tests {
             let attributes = attributes.as_object().unwrap().clone();
             let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
             describe(node, None, 0, Some(false))
-                .map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
+                .map(|described| described.part.format.gpu_chain().map(|chain| chain.shuffle()))
         };
         let zero = json!({"id": "shuffle", "elementsize": 0});
         assert_eq!(shuffled(zero.clone(), json!({"_nczarr_array": {}}), "<f4").unwrap(), Some(4));

@@ -155,8 +155,8 @@ pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part:
         codecs: part.format.chain.names().to_owned(),
         chunk_bytes: part.largest_bytes as u64,
         route: opened.chunk_index.routes[at.0][at.1],
-        compression: part.format.packed().and_then(Chain::compression),
-        gpu_limit: part.format.packed().map(|packed| max_decoded(packed) as u64),
+        compression: part.format.gpu_chain().and_then(Chain::compression),
+        gpu_limit: part.format.gpu_chain().map(|packed| max_decoded(packed) as u64),
         why: why(spec, opened, at.0, at.1),
     }
 }

@@ -18,7 +18,7 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
 use super::plain_copies::start_plain_copies;
-use super::streams::{Piece, Sorted, sort};
+use super::streams::{Piece, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
@@ -166,7 +166,7 @@ impl Lane {
         }
         let sorted = {
             let takes = |part: &_| self.decoder.takes(&self.tables, part);
-            sort(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
+            plan_wave(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
         };
         let (copies, decodes) = (!wave.chunks.is_empty(), !sorted.streams.is_empty() || !sorted.refused.is_empty());
         self.begun.record(&self.stream)?;
@@ -224,7 +224,7 @@ impl Lane {
     }
 
     /// Starts all copies to the device.
-    fn copy(&mut self, wave: &Wave, sorted: &Sorted) -> Result<()> {
+    fn copy(&mut self, wave: &Wave, sorted: &WavePlan) -> Result<()> {
         for &i in &sorted.direct {
             let chunk = &wave.chunks[i];
             // SAFETY: the scheduler keeps the bytes until they are copied; the slot has room for the decoded chunk, and
@@ -357,7 +357,7 @@ impl Lane {
 
     /// Decodes on the CPU the chunks that the GPU's decoders refused. Then runs all jobs of the wave again and waits:
     /// the first run counted NaNs in the refused chunks too, and the second one counts from zero.
-    fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
+    fn decode_again(&mut self, wave: &mut Wave, sorted: &WavePlan, outcomes: &mut [Result<Layout>]) -> Result<()> {
         let refused = self.decoder.failed(&mut self.tables, &sorted.streams);
         for &i in &refused {
             // The chunk's page-locked memory may hold other chunks by now. So the chunk is read from the store again.

@@ -184,7 +184,7 @@ fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let compression = part.format.packed().and_then(Chain::compression);
+            let compression = part.format.gpu_chain().and_then(Chain::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
             let bytes = part.largest_bytes;

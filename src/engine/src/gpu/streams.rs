@@ -16,7 +16,7 @@ use crate::messages::{Content, Wave};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
-pub(super) struct Stream {
+pub(super) struct EncodedStream {
     /// The index of its chunk in the wave.
     pub chunk: usize,
     pub codec: StreamCodec,
@@ -49,9 +49,9 @@ pub(super) struct Piece {
 
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
-pub(super) struct Sorted {
+pub(super) struct WavePlan {
     /// The streams of all chunks, sorted by codec and then by chunk.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
     /// Indexes of large chunks that are not encoded: they are copied directly to their slots.
@@ -66,16 +66,16 @@ pub(super) struct Sorted {
 
 /// Decides for each chunk how it is copied to the device, and where it goes in a staging buffer of `room` bytes.
 /// `decodable` says whether this lane has a decoder and enough memory for a stream.
-pub(super) fn sort(
+pub(super) fn plan_wave(
     wave: &Wave,
     chunk_index: &ChunkIndex,
     room: usize,
     zstd: ZstdDecoder,
     decodable: impl Fn(&ChunkStream) -> bool,
-) -> Sorted {
-    let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
+) -> WavePlan {
+    let mut sorted = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-    // Chunks of one read lie next to each other. Sorted by address, their copies merge.
+    // Chunks of one read lie next to each other. WavePlan by address, their copies merge.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
     let mut split_chunk = SplitChunk::default();
@@ -92,7 +92,7 @@ pub(super) fn sort(
                 let bytes = unsafe { chunk.bytes.bytes() };
                 let format = &chunk_index.part(chunk.id).format;
                 let known =
-                    format.packed().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
+                    format.gpu_chain().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &ChunkStream| fits(p) && (p.codec.is_none() || decodable(p));
@@ -138,7 +138,7 @@ pub(super) fn sort(
             let offset = offset + at - start;
             match codec {
                 Some(codec) => {
-                    sorted.streams.push(Stream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
+                    sorted.streams.push(EncodedStream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
                 }
                 None => sorted.pieces.push(Piece { chunk: i, offset, to, len }),
             }
@@ -194,7 +194,7 @@ mod tests {
             });
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut sorted = sort(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);
+            let mut sorted = plan_wave(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);
             sorted.refused.sort_unstable();
             assert_eq!(sorted.refused, refused, "{room}");
             assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));

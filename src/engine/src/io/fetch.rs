@@ -44,9 +44,9 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
         && (read.version.is_some() || read.object.is_some())
     {
         let mut pieces = Pieces::new(cache, number, read, from);
-        pieces.remembered(cache, read, to);
+        pieces.get_from_memory(cache, read, to);
         if !pieces.complete() {
-            pieces.stored(cache, read, to);
+            pieces.get_from_disk(cache, read, to);
         }
         return if pieces.complete() { Ok(Ok(read.len)) } else { Err(CacheMiss::Pieces(from, pieces)) };
     }
@@ -227,14 +227,16 @@ impl Source<'_> {
         let requests = self.limiter.map(RequestLimiter::requests);
         let (name, cached) = match (miss, requests) {
             (Some(CacheMiss::Piece(name, Some(piece))), Some(requests)) => {
-                let found = cache.stored_if_same(&name, &piece, self.key, self.store(), requests, to).await?;
+                let found = cache.get_if_confirmed(&name, &piece, self.key, self.store(), requests, to).await?;
                 (name, found)
             }
             (Some(CacheMiss::Piece(name, _)), _) => (name, None),
             (_, requests) => {
                 let name = cache.name(self.number(), self.key, range, to.len());
-                let found = match (cache.remembered(&name, version, to), requests) {
-                    (None, Some(requests)) => cache.stored_now(&name, self.key, self.store(), requests, to).await?,
+                let found = match (cache.get_from_memory(&name, version, to), requests) {
+                    (None, Some(requests)) => {
+                        cache.get_current_from_disk(&name, self.key, self.store(), requests, to).await?
+                    }
                     (found, _) => found,
                 };
                 (name, found)

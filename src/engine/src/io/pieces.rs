@@ -23,10 +23,10 @@ impl Pieces {
     }
 
     /// Copies the pieces that the memory cache has to `to`, the destination of the read.
-    pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+    pub fn get_from_memory(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let version = read.version.as_ref();
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.cached[i] = cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
+            self.cached[i] = cache.get_from_memory(&self.names[i], version, &mut to[at..at + len]).is_some();
         }
     }
 
@@ -36,10 +36,10 @@ impl Pieces {
     }
 
     /// Copies the remaining pieces that the disk cache has. Blocks.
-    pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+    pub fn get_from_disk(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let Some(version) = &read.version else { return };
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.cached[i] = self.cached[i] || cache.stored(&self.names[i], version, &mut to[at..at + len]);
+            self.cached[i] = self.cached[i] || cache.get_from_disk(&self.names[i], version, &mut to[at..at + len]);
         }
     }
 
@@ -127,13 +127,13 @@ mod tests {
         some.keep(&cache, &read, &[(10..36, found)], &bytes);
         let mut to = [0; 72];
         let mut next = Pieces::new(&cache, 0, &read, 100);
-        next.remembered(&cache, &read, &mut to);
+        next.get_from_memory(&cache, &read, &mut to);
         assert_eq!(next.cached, [false, true, true, false, true, false, false]);
         assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
         assert_eq!(next.missing(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
         let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
         let mut of_other = Pieces::new(&cache, 0, &other, 100);
-        of_other.remembered(&cache, &other, &mut to);
+        of_other.get_from_memory(&cache, &other, &mut to);
         assert_eq!(of_other.cached, [false], "of another version");
     }
 }

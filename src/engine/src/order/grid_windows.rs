@@ -54,7 +54,7 @@ struct Window {
 
 /// Finds the sample at a position under chunk-aware shuffling of a grid.
 #[derive(Clone, Debug)]
-pub(super) struct GridWindows {
+pub(super) struct GridShuffleWindows {
     blocks: Arc<GridBlocks>,
     strata: Vec<Stratum>,
     samples: u64,
@@ -69,7 +69,7 @@ const BLOCKS: u64 = 0;
 const SHIFT: u64 = 1;
 const SAMPLES: u64 = 2;
 
-impl GridWindows {
+impl GridShuffleWindows {
     /// Prepares to shuffle the samples at the positions in `range`, in windows of about `initial_fill` samples.
     /// Positions count block by block.
     pub fn new(blocks: Arc<GridBlocks>, range: Range<u64>, initial_fill: u64) -> Self {

@@ -34,7 +34,7 @@ struct Window {
 
 /// Finds the sample at a position under chunk-aware shuffling of listed blocks.
 #[derive(Clone, Debug)]
-pub(super) struct ListedWindows {
+pub(super) struct ListedShuffleWindows {
     all: Arc<ListedBlocks>,
     /// The places of the samples that are shuffled.
     places: Range<u64>,
@@ -52,7 +52,7 @@ pub(super) struct ListedWindows {
 const BLOCKS: u64 = 0;
 const SAMPLES: u64 = 1;
 
-impl ListedWindows {
+impl ListedShuffleWindows {
     /// Prepares to shuffle the samples at `places`, in windows of about `initial_fill` samples.
     pub fn new(all: Arc<ListedBlocks>, places: Range<u64>, initial_fill: u64) -> Self {
         let samples = places.end - places.start;

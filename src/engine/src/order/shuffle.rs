@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::blocks::Blocks;
 use super::permutation::Permutation;
 use super::weights::{Draws, Weights};
-use super::windows::Windows;
+use super::windows::ShuffleWindows;
 use crate::error::{Error, Result};
 use crate::random::key;
 use crate::spec::Spec;
@@ -32,7 +32,7 @@ pub(super) struct Shuffle {
     seed: u64,
     /// Finds samples under chunk-aware shuffling. `None` without shuffling, if no two samples share a chunk, or if the
     /// window is the whole epoch.
-    windows: Option<Windows>,
+    windows: Option<ShuffleWindows>,
     /// Finds samples that are drawn by weights; `None` without weights.
     draws: Option<Draws>,
     /// Without `windows` and `draws`: the epoch and its permutation, kept because consecutive positions share it.
@@ -71,7 +71,7 @@ impl Shuffle {
         let by_chunks = mode != Mode::No && blocks.matter(spec.order.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
         let draws = weights.map(|weights| Draws::new(weights.clone()));
-        let windows = by_chunks.then(|| Windows::new(blocks, range, spec.order.initial_fill));
+        let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, spec.order.initial_fill));
         Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, draws, current: None })
     }
 
@@ -82,12 +82,12 @@ impl Shuffle {
 
     /// With chunk-aware shuffling, returns the average number of samples and of blocks in a shuffle window.
     pub fn window(&self) -> Option<(u64, u64)> {
-        self.windows.as_ref().map(Windows::typical)
+        self.windows.as_ref().map(ShuffleWindows::typical)
     }
 
     /// Returns the bytes of memory that the order of an epoch takes; 0 without listed blocks.
     pub fn epoch_bytes(&self) -> u64 {
-        self.windows.as_ref().map_or(0, Windows::epoch_bytes)
+        self.windows.as_ref().map_or(0, ShuffleWindows::epoch_bytes)
     }
 
     /// Returns the sample at `position` in `epoch`.

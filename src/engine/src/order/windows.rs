@@ -8,25 +8,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::{Blocks, Kind};
-use super::grid_windows::GridWindows;
-use super::listed_windows::ListedWindows;
+use super::grid_windows::GridShuffleWindows;
+use super::listed_windows::ListedShuffleWindows;
 
 /// Finds the sample at a position under chunk-aware shuffling.
 #[derive(Clone, Debug)]
-pub(super) enum Windows {
+pub(super) enum ShuffleWindows {
     /// Windows of blocks of a grid.
-    Grid(GridWindows),
+    Grid(GridShuffleWindows),
     /// Windows of listed blocks.
-    Listed(ListedWindows),
+    Listed(ListedShuffleWindows),
 }
 
-impl Windows {
+impl ShuffleWindows {
     /// Prepares to shuffle the samples at the positions in `range`, in windows of about `initial_fill` samples.
     /// Positions count block by block.
     pub fn new(blocks: &Blocks, range: Range<u64>, initial_fill: u64) -> Self {
         match blocks.kind() {
-            Kind::Grid(blocks) => Self::Grid(GridWindows::new(Arc::clone(blocks), range, initial_fill)),
-            Kind::Listed(blocks) => Self::Listed(ListedWindows::new(Arc::clone(blocks), range, initial_fill)),
+            Kind::Grid(blocks) => Self::Grid(GridShuffleWindows::new(Arc::clone(blocks), range, initial_fill)),
+            Kind::Listed(blocks) => Self::Listed(ListedShuffleWindows::new(Arc::clone(blocks), range, initial_fill)),
         }
     }
 

@@ -151,10 +151,10 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
     for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
-        let packed = part.format.packed().filter(|_| route == Route::Gpu);
-        let rates = Rates::of(packed.and_then(Chain::compression));
-        let (stream, staged) = match packed {
-            Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
+        let chain = part.format.gpu_chain().filter(|_| route == Route::Gpu);
+        let rates = Rates::of(chain.and_then(Chain::compression));
+        let (stream, staged) = match chain {
+            Some(chain) => (chain.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Decoded chunks of at least `DIRECT_COPY` bytes are copied straight to their slots. If chunks differ in
             // size, some may be smaller.
             None if chunk_index.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),

@@ -18,7 +18,7 @@ use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Spec};
-use crate::stats::ByOutput;
+use crate::stats::OutputCounters;
 use crate::table::Table;
 
 /// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
@@ -134,7 +134,7 @@ impl Opened {
     fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
         let Some(device) = &division.budget.device else { return Vec::new() };
         let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
-            let rates = Rates::of(of.format.packed().filter(|_| route == Route::Gpu)?.compression());
+            let rates = Rates::of(of.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
             let time = rates.time(of.largest_bytes);
             let expected = Expected {
                 gpu: device.rate(&self.needs, time),
@@ -287,11 +287,11 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// Makes a counter of replaced NaNs for each array with `fillna`.
-pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> ByOutput {
+pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> OutputCounters {
     let norms = &chunk_index.planner.geometry().norms;
     let fills = |a: usize| norms.iter().any(|norm| norm.array == a && norm.fillna.is_some());
     let arrays = chunk_index.dataset.arrays.iter().enumerate();
-    ByOutput::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
+    OutputCounters::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
 }
 
 /// Returns the operations, which jobs refer to by index: each norm in both byte orders, those that write a mask, and
@@ -337,10 +337,10 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
         for (p, part) in array.parts.iter().enumerate() {
             let mut note = |text| notes.push(Note { array: a, part: p, text });
             let store = dataset.stores[part.store].location();
-            parts.push(match part.format.packed() {
+            parts.push(match part.format.gpu_chain() {
                 _ if part.format.chain.is_empty() => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Some(packed) => match gpu::available(packed, part.largest_bytes) {
+                Some(chain) => match gpu::available(chain, part.largest_bytes) {
                     Ok(()) => Route::Gpu,
                     Err(e) if spec.resources.decode_device == DecodeDevice::Gpu => {
                         let e = e.at(Site::store(store).array(&*array.name));

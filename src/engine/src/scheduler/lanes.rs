@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
-use super::waves::{Surroundings, Waiting};
+use super::waves::{WaitingChunk, WaveContext};
 use crate::chunk_index::Route;
 use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
 use crate::stats::Stats;
@@ -14,7 +14,7 @@ impl Scheduler {
         let active_end = self.batches.active_end();
         let chunk = &mut self.chunks[handle];
         chunk.state = ChunkState::Fetched;
-        self.waves.push(Waiting {
+        self.waves.push(WaitingChunk {
             handle,
             content: if chunk.place.route == Route::Gpu { Content::Encoded } else { Content::Decoded },
             bytes: chunk.payload.map_or(0, |(_, span)| span.len),
@@ -27,7 +27,7 @@ impl Scheduler {
     /// ([`Sharing`](super::sharing::Sharing)).
     pub(super) fn decode_on_idle_cores(&mut self) {
         while self.broken.is_none()
-            && let Some(Waiting { handle, decoded, .. }) = self.waves.next_shared()
+            && let Some(WaitingChunk { handle, decoded, .. }) = self.waves.next_shared()
             && let Some(host_decoded) = self.memory.take(MemoryKind::Staging, decoded)
         {
             self.waves.begin_shared();
@@ -63,7 +63,7 @@ impl Scheduler {
     /// Launches waves on idle lanes.
     pub(super) fn launch(&mut self) {
         while self.broken.is_none() {
-            let now = Surroundings {
+            let now = WaveContext {
                 reads: self.reads.in_flight() + self.shards.reading(),
                 tasks: self.tasks,
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
@@ -82,10 +82,10 @@ impl Scheduler {
     }
 
     /// Makes a wave of these chunks and all ready jobs.
-    fn wave(&mut self, chunks: &[Waiting]) -> Wave {
+    fn wave(&mut self, chunks: &[WaitingChunk]) -> Wave {
         let mut wave = std::mem::take(&mut self.ready_jobs);
         let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
-        for &Waiting { handle, content, decoded, .. } in chunks {
+        for &WaitingChunk { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
             // The lane reports the group as soon as the bytes are copied, which frees their memory.
             let Some((group, bytes)) = chunk.payload.take() else { continue };

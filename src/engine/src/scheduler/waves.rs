@@ -16,7 +16,7 @@ const EAGER_USES: u32 = 8;
 
 /// A chunk that waits for a lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingChunk {
     pub handle: Handle,
     /// Whether the GPU decodes it, or only copies it because it is stored uncompressed or the CPU has decoded it.
     pub content: Content,
@@ -31,19 +31,19 @@ pub(super) struct Waiting {
 /// Chunks that wait for a lane, in the order in which they came, with the sums of their decoded bytes and their uses.
 #[derive(Debug, Default)]
 struct LaneQueue {
-    chunks: VecDeque<Waiting>,
+    chunks: VecDeque<WaitingChunk>,
     decoded: usize,
     uses: u32,
 }
 
 impl LaneQueue {
-    fn push(&mut self, chunk: Waiting) {
+    fn push(&mut self, chunk: WaitingChunk) {
         self.decoded += chunk.decoded;
         self.uses += chunk.uses;
         self.chunks.push_back(chunk);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<WaitingChunk> {
         let chunk = self.chunks.pop_front()?;
         self.decoded -= chunk.decoded;
         self.uses -= chunk.uses;
@@ -57,7 +57,7 @@ impl LaneQueue {
 
 /// What the launch of a wave depends on, besides the chunks that wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings {
+pub(super) struct WaveContext {
     /// Number of reads under way, of chunks and of shard indexes, and of copies to the device.
     pub reads: usize,
     /// Number of tasks of the decode threads under way.
@@ -93,7 +93,7 @@ impl Waves {
     }
 
     /// Queues a chunk for a lane.
-    pub fn push(&mut self, chunk: Waiting) {
+    pub fn push(&mut self, chunk: WaitingChunk) {
         match chunk.content {
             Content::Decoded => self.decoded.push(chunk),
             Content::Encoded => self.encoded.push(chunk),
@@ -101,7 +101,7 @@ impl Waves {
     }
 
     /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now.
-    pub fn next_shared(&self) -> Option<Waiting> {
+    pub fn next_shared(&self) -> Option<WaitingChunk> {
         self.encoded.chunks.front().copied().filter(|_| self.sharing.cpu_decodes())
     }
 
@@ -132,7 +132,7 @@ impl Waves {
     /// While reads are under way, a wave waits until it is full. It does not wait if all lanes are idle and no batch is
     /// finished: the reads may take long, and the next batch may have all chunks already. If nothing is under way that
     /// could add to a wave, all that waits is launched, so the scheduler never stands still.
-    pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
+    pub fn next(&mut self, now: WaveContext) -> Option<(usize, Vec<WaitingChunk>)> {
         let lane = *self.idle.last()?;
         // The scheduler gave chunks to decode threads before this call. If a chunk is left for them, they lack memory
         // for it.
@@ -163,7 +163,7 @@ impl Waves {
 
     /// Whether the work that needs no decoding is enough for a wave now, although more could be added to it. `chunks`
     /// is the number of chunks that the wave could take.
-    fn copies_are_due(&self, chunks: usize, now: Surroundings) -> bool {
+    fn copies_are_due(&self, chunks: usize, now: WaveContext) -> bool {
         let enough = self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
             || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()));
         // However small a wave is, its calls to the driver delay the calls of the thread that launches the model's
@@ -175,7 +175,7 @@ impl Waves {
 
     /// Takes as many of the waiting chunks as fit in a wave, at least one. Chunks that are only copied come first, then
     /// at most `encoded` chunks that the GPU decodes.
-    fn take(&mut self, mut encoded: usize) -> Vec<Waiting> {
+    fn take(&mut self, mut encoded: usize) -> Vec<WaitingChunk> {
         let mut wave = Vec::new();
         let (mut copied, mut decoded) = (0, 0);
         loop {
@@ -213,18 +213,18 @@ mod tests {
     use super::*;
 
     const LIMITS: WaveLimits = WaveLimits { encoded: 4096, decoded: 8192, chunks: 3 };
-    const QUIET: Surroundings =
-        Surroundings { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
+    const QUIET: WaveContext =
+        WaveContext { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
 
     fn waves(lanes: usize) -> Waves {
         Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8))
     }
 
-    fn chunk(handle: Handle, content: Content, decoded: usize) -> Waiting {
-        Waiting { handle, content, bytes: decoded / 2, decoded, uses: 1 }
+    fn chunk(handle: Handle, content: Content, decoded: usize) -> WaitingChunk {
+        WaitingChunk { handle, content, bytes: decoded / 2, decoded, uses: 1 }
     }
 
-    fn handles(wave: Option<(usize, Vec<Waiting>)>) -> Option<Vec<Handle>> {
+    fn handles(wave: Option<(usize, Vec<WaitingChunk>)>) -> Option<Vec<Handle>> {
         wave.map(|(_, wave)| wave.iter().map(|chunk| chunk.handle).collect())
     }
 
@@ -252,29 +252,25 @@ mod tests {
     #[test]
     fn a_wave_waits_for_reads_until_it_is_full() {
         let mut waves = waves(2);
-        let reading = Surroundings { reads: 1, ..QUIET };
+        let reading = WaveContext { reads: 1, ..QUIET };
         waves.push(chunk(0, Content::Encoded, 4096));
         assert_eq!(handles(waves.next(reading)), None);
         waves.push(chunk(1, Content::Encoded, 4096));
         assert_eq!(handles(waves.next(reading)), Some(vec![0, 1]), "all bytes that a wave may have");
         waves.push(chunk(2, Content::Encoded, 4096));
-        assert_eq!(
-            handles(waves.next(Surroundings { untaken: 0, ..reading })),
-            None,
-            "a lane works for the next batch"
-        );
+        assert_eq!(handles(waves.next(WaveContext { untaken: 0, ..reading })), None, "a lane works for the next batch");
         waves.ended(0);
-        assert_eq!(handles(waves.next(Surroundings { untaken: 0, ..reading })), Some(vec![2]), "no batch, idle lanes");
+        assert_eq!(handles(waves.next(WaveContext { untaken: 0, ..reading })), Some(vec![2]), "no batch, idle lanes");
     }
 
     #[test]
     fn jobs_of_decoded_chunks_wait_for_company() {
         let mut waves = waves(2);
         assert_eq!(handles(waves.next(QUIET)), None);
-        let few = Surroundings { reads: 1, ready_uses: 1, ..QUIET };
+        let few = WaveContext { reads: 1, ready_uses: 1, ..QUIET };
         assert_eq!(handles(waves.next(few)), Some(vec![]), "all lanes are idle");
         assert_eq!(handles(waves.next(few)), None);
-        assert_eq!(handles(waves.next(Surroundings { ready_uses: EAGER_USES, ..few })), Some(vec![]));
+        assert_eq!(handles(waves.next(WaveContext { ready_uses: EAGER_USES, ..few })), Some(vec![]));
     }
 
     /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
@@ -291,20 +287,20 @@ mod tests {
     #[test]
     fn while_enough_batches_wait_there_is_one_wave_for_a_batch() {
         let mut waves = waves_with_time();
-        let reading = Surroundings { reads: 1, untaken: 5, ..QUIET };
-        let ready = |ready_uses| Surroundings { ready_uses, ..reading };
+        let reading = WaveContext { reads: 1, untaken: 5, ..QUIET };
+        let ready = |ready_uses| WaveContext { ready_uses, ..reading };
         assert_eq!(handles(waves.next(ready(15))), None, "more is being read");
         assert_eq!(handles(waves.next(ready(16))), Some(vec![]), "a whole batch");
         // What the CPU has decoded counts by its uses, and not by its bytes.
         for handle in 0..15 {
             waves.push(chunk(handle, Content::Decoded, 4 << 20));
         }
-        assert_eq!(handles(waves.next(Surroundings { reads: 0, tasks: 1, ..reading })), None);
+        assert_eq!(handles(waves.next(WaveContext { reads: 0, tasks: 1, ..reading })), None);
         assert_eq!(waves.next(ready(1)).unwrap().1.len(), 15);
         waves.ended(0);
         waves.ended(1);
         assert_eq!(handles(waves.next(ready(3))), None);
-        assert_eq!(handles(waves.next(Surroundings { reads: 0, ..ready(3) })), Some(vec![]), "nothing else comes");
+        assert_eq!(handles(waves.next(WaveContext { reads: 0, ..ready(3) })), Some(vec![]), "nothing else comes");
     }
 
     #[test]
@@ -315,7 +311,7 @@ mod tests {
             if cpu_decodes {
                 (0..8).for_each(|_| waves.begin_shared());
             }
-            let now = Surroundings { untaken: 2, ..QUIET };
+            let now = WaveContext { untaken: 2, ..QUIET };
             let wave = handles(waves.next(now)).unwrap();
             assert_eq!(
                 wave,
@@ -328,11 +324,11 @@ mod tests {
 
     #[test]
     fn a_wave_waits_for_no_whole_batch_where_that_costs_time() {
-        let reading = Surroundings { reads: 1, untaken: 5, ready_uses: 1, ..QUIET };
+        let reading = WaveContext { reads: 1, untaken: 5, ready_uses: 1, ..QUIET };
         let urgent = [
-            ("the reserve is reached", Surroundings { untaken: 2, ..reading }),
-            ("no batch waits", Surroundings { untaken: 0, ..reading }),
-            ("a read waits for memory", Surroundings { short_of_memory: true, ..reading }),
+            ("the reserve is reached", WaveContext { untaken: 2, ..reading }),
+            ("no batch waits", WaveContext { untaken: 0, ..reading }),
+            ("a read waits for memory", WaveContext { short_of_memory: true, ..reading }),
         ];
         for (why, now) in urgent {
             let mut waves = waves_with_time();
@@ -347,7 +343,7 @@ mod tests {
     #[test]
     fn small_chunks_of_several_batches_share_a_wave() {
         let mut waves = waves_with_time();
-        let reading = Surroundings { reads: 1, untaken: 5, batch_uses: 1, ..QUIET };
+        let reading = WaveContext { reads: 1, untaken: 5, batch_uses: 1, ..QUIET };
         for handle in 0..3 {
             waves.push(chunk(handle, Content::Decoded, 1 << 10));
             assert_eq!(
@@ -356,6 +352,6 @@ mod tests {
                 "16 MB would be launched, or what waits when no read is under way"
             );
         }
-        assert_eq!(handles(waves.next(Surroundings { reads: 0, ..reading })), Some(vec![0, 1, 2]));
+        assert_eq!(handles(waves.next(WaveContext { reads: 0, ..reading })), Some(vec![0, 1, 2]));
     }
 }

@@ -194,7 +194,7 @@ pub trait Store: Send + Sync {
 
     /// Whether [`Self::head`] asks a file system or a server about `key`. False if the answer is known from earlier
     /// reads, as for the entries of an archive.
-    fn head_asks(&self, _key: &str) -> bool {
+    fn head_needs_io(&self, _key: &str) -> bool {
         true
     }
 
@@ -204,7 +204,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// If the store can't tell.
-    async fn leads_to(&self, _key: &str, _version: &str) -> Result<bool> {
+    async fn is_version_of_current_target(&self, _key: &str, _version: &str) -> Result<bool> {
         Ok(true)
     }
 

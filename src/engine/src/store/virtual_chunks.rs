@@ -66,12 +66,13 @@ impl VirtualChunks {
             return Ok(Found { size, version: None });
         };
         // A version that was found earlier is more precise than the reference's.
-        let of_file = version.and_then(|v| v.strip_prefix(place(extent).as_str())?.strip_prefix('\n')).map(Arc::from);
+        let of_file =
+            version.and_then(|v| v.strip_prefix(version_prefix(extent).as_str())?.strip_prefix('\n')).map(Arc::from);
         let of_file = of_file.or_else(|| extent.version.clone());
         let range = ByteRange::From(extent.offset + offset);
         let found = self.read(&extent.object, range, of_file.as_ref(), phase, &mut to[..len]).await?;
         let found = found.ok_or_else(|| gone(&extent.object))?;
-        Ok(Found { size, version: version_at(&place(extent), found.version) })
+        Ok(Found { size, version: version_at(&version_prefix(extent), found.version) })
     }
 
     /// Returns size and version of the value at `extent`.
@@ -80,7 +81,7 @@ impl VirtualChunks {
     /// As [`Self::read`].
     pub async fn head_value(&self, extent: &Extent) -> Result<Found> {
         let version = self.head(&extent.object).await?.and_then(|found| found.version);
-        Ok(Found { size: extent.len, version: version_at(&place(extent), version) })
+        Ok(Found { size: extent.len, version: version_at(&version_prefix(extent), version) })
     }
 
     /// Returns the whole file at `url`, which may have at most `max` bytes; `None` if there is no such file.
@@ -135,7 +136,7 @@ pub(super) fn gone(url: &str) -> Error {
 
 /// Returns the place of a value as text: object, offset and length. The value's version begins with it. Files with
 /// virtual chunks may change, so for them the file's version follows.
-pub(super) fn place(extent: &Extent) -> String {
+pub(super) fn version_prefix(extent: &Extent) -> String {
     format!("{} {} {}", extent.object, extent.offset, extent.len)
 }
 

@@ -84,12 +84,12 @@ impl Checksum {
 
 /// The codec of a checksum, which stands before the data (`at_start`) or after them.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::codec) struct Sealed {
+pub(in crate::codec) struct Checksummed {
     pub checksum: Checksum,
     pub at_start: bool,
 }
 
-impl Sealed {
+impl Checksummed {
     /// Reads the field `location` of the configuration: "start" or "end", and `default` if it is missing.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Sealed {
     }
 }
 
-impl Step for Sealed {
+impl Step for Checksummed {
     fn encoded_side(&self, side: &Side) -> Result<Side, String> {
         let size = match side.size {
             Size::Exactly(bytes) => Size::Exactly(bytes.checked_add(BYTES).ok_or("it doesn't fit into memory")?),
@@ -141,7 +141,7 @@ impl Step for Sealed {
     }
 
     fn on_gpu(&self) -> OnGpu {
-        OnGpu::Seal
+        OnGpu::Checksum
     }
 
     fn usual_encoded_bytes(&self, decoded: usize) -> usize {

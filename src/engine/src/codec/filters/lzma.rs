@@ -8,7 +8,7 @@
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
-use crate::codec::pack::Stream;
+use crate::codec::compressor::Stream;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::codec::chain::Step;
-    use crate::codec::pack::Packer;
+    use crate::codec::compressor::Compressor;
 
     fn parse(configuration: Value) -> Result<Lzma> {
         Lzma::parse(configuration.as_object().unwrap())
@@ -216,19 +216,19 @@ mod tests {
             (json!({"format": 3, "filters": [{"id": 3, "dist": 4}, {"id": 33, "preset": 9}]}), encode(raw2, &data)),
         ];
         for (configuration, encoded) in cases {
-            let packer = Packer::Lzma(parse(configuration.clone()).unwrap());
+            let compressor = Compressor::Lzma(parse(configuration.clone()).unwrap());
             let mut out = vec![0; data.len()];
-            packer.decode(&encoded, &[], &mut out).unwrap_or_else(|e| panic!("{configuration}: {e}"));
+            compressor.decode(&encoded, &[], &mut out).unwrap_or_else(|e| panic!("{configuration}: {e}"));
             assert_eq!(out, data, "{configuration}");
-            assert_eq!(packer.decode_at_most(&encoded, 1 << 20).unwrap(), data, "{configuration}");
-            assert!(packer.decode_at_most(&encoded, data.len() - 1).is_err(), "{configuration}");
+            assert_eq!(compressor.decode_at_most(&encoded, 1 << 20).unwrap(), data, "{configuration}");
+            assert!(compressor.decode_at_most(&encoded, data.len() - 1).is_err(), "{configuration}");
             for cut in [0, 5, 13, encoded.len() / 2] {
-                assert!(packer.decode(&encoded[..cut], &[], &mut out).is_err(), "{configuration} cut at {cut}");
+                assert!(compressor.decode(&encoded[..cut], &[], &mut out).is_err(), "{configuration} cut at {cut}");
             }
             for at in (0..encoded.len()).step_by(41) {
                 let mut wrong = encoded.clone();
                 wrong[at] ^= 0x20;
-                let _ = packer.decode(&wrong, &[], &mut out);
+                let _ = compressor.decode(&wrong, &[], &mut out);
             }
         }
     }
@@ -240,7 +240,7 @@ mod tests {
         encoded.extend((2u32 << 30).to_le_bytes());
         encoded.extend([0xff; 8]);
         encoded.extend([0; 32]);
-        let error = Packer::Lzma(Lzma::Alone).decode(&encoded, &[], &mut [0; 64]).unwrap_err();
+        let error = Compressor::Lzma(Lzma::Alone).decode(&encoded, &[], &mut [0; 64]).unwrap_err();
         assert!(error.message().contains("dictionary"), "{error}");
     }
 

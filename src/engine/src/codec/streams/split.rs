@@ -12,8 +12,8 @@ use crate::codec::{Chain, Compression};
 const MAX_CHUNK: usize = i32::MAX as usize;
 
 /// Returns the most decoded bytes of a chunk that [`split`] accepts.
-pub fn max_decoded(packed: &Chain) -> usize {
-    match packed.compression() {
+pub fn max_decoded(chain: &Chain) -> usize {
+    match chain.compression() {
         Some(Compression::Zstd) => MAX_FRAME,
         _ => MAX_CHUNK,
     }
@@ -85,7 +85,7 @@ impl Default for SplitChunk {
 /// # Errors
 /// The reason why the CPU has to decode the chunk, as the end of a sentence.
 pub fn split(
-    packed: &Chain,
+    chain: &Chain,
     zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,
@@ -96,10 +96,10 @@ pub fn split(
     if decoded_len > MAX_CHUNK || chunk.len() > MAX_CHUNK {
         return Err("it is larger than the GPU's decoder takes");
     }
-    let sealed = packed.unseal(chunk).map_err(|_| "a checksum around it is wrong")?;
-    match packed.compression() {
-        Some(compression) => split_compressed(compression, zstd, &chunk[sealed.clone()], decoded_len, split_chunk)?,
-        None if sealed.len() == decoded_len => {
+    let payload = chain.strip_checksums(chunk).map_err(|_| "a checksum around it is wrong")?;
+    match chain.compression() {
+        Some(compression) => split_compressed(compression, zstd, &chunk[payload.clone()], decoded_len, split_chunk)?,
+        None if payload.len() == decoded_len => {
             let (len, decoded) = (decoded_len, decoded_len);
             split_chunk.streams.push(ChunkStream {
                 codec: None,
@@ -113,16 +113,14 @@ pub fn split(
         }
         None => return Err("it has another length than the chunk's"),
     }
-    split_chunk.streams.iter_mut().for_each(|part| part.start += sealed.start);
-    if packed.shuffle() > 1 {
-        if split_chunk.layout != Layout::NONE
-            || decoded_len == 0
-            || !decoded_len.is_multiple_of(packed.shuffle().into())
+    split_chunk.streams.iter_mut().for_each(|part| part.start += payload.start);
+    if chain.shuffle() > 1 {
+        if split_chunk.layout != Layout::NONE || decoded_len == 0 || !decoded_len.is_multiple_of(chain.shuffle().into())
         {
             return Err("it isn't a whole number of shuffled elements");
         }
         let bytes = decoded_len as u32;
-        let (shuffle, typesize) = (Shuffle::Byte as u8, packed.shuffle());
+        let (shuffle, typesize) = (Shuffle::Byte as u8, chain.shuffle());
         split_chunk.layout = Layout { nbytes: bytes, blocksize: bytes, shuffle, typesize, reserved: 0 };
     }
     Ok(())

@@ -77,7 +77,7 @@ fn seals_and_shuffles_are_opened() {
     format.decode(&chunk, &[3000], &mut out).unwrap();
     assert_eq!(out, data);
 
-    let packed = format.packed().unwrap();
+    let packed = format.gpu_chain().unwrap();
     let mut split_chunk = SplitChunk::default();
     split(packed, ZstdDecoder::Kernels, &chunk, 3000, &mut split_chunk).unwrap();
     let [part] = split_chunk.streams.as_slice() else { panic!("{split_chunk:?}") };
@@ -99,9 +99,9 @@ fn seals_and_shuffles_are_opened() {
 
     let plain = ChunkFormat::from_v3(&serde_json::json!(["bytes", "crc32c"]), DType::U8, 0, &[5]).unwrap();
     let chunk = [b"abcde".as_slice(), &crc32c::crc32c(b"abcde").to_le_bytes()].concat();
-    split(plain.packed().unwrap(), ZstdDecoder::Kernels, &chunk, 5, &mut split_chunk).unwrap();
+    split(plain.gpu_chain().unwrap(), ZstdDecoder::Kernels, &chunk, 5, &mut split_chunk).unwrap();
     assert_eq!((split_chunk.streams[0].codec, split_chunk.streams[0].start, split_chunk.streams[0].len), (None, 0, 5));
-    assert!(split(plain.packed().unwrap(), ZstdDecoder::Kernels, &chunk, 4, &mut split_chunk).is_err());
+    assert!(split(plain.gpu_chain().unwrap(), ZstdDecoder::Kernels, &chunk, 4, &mut split_chunk).is_err());
 }
 
 fn reason(verdict: Verdict) -> &'static str {

@@ -5,7 +5,7 @@ use crate::budget::Decoding;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
 use crate::error::{Error, Result};
 use crate::gpu::driver::{DecodeArrays, Module, Stream};
-use crate::gpu::streams::Stream as Encoded;
+use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
 
@@ -40,7 +40,7 @@ pub(in crate::gpu) trait StreamDecoder {
     ///
     /// # Errors
     /// As for [`StreamDecoder::needs`].
-    fn fits(&self, streams: &[Encoded], _room: LaneCapacity) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], _room: LaneCapacity) -> Result<usize> {
         Ok(streams.len())
     }
 
@@ -54,7 +54,7 @@ pub(in crate::gpu) trait StreamDecoder {
     /// # Safety
     /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this
     /// point. The streams were accepted by [`crate::codec::streams::split`], and fit in the round.
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()>;
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()>;
 }
 
 /// What a lane has room for in one round.

@@ -8,13 +8,13 @@ use crate::budget::Decoding;
 use crate::codec::streams::ChunkStream;
 use crate::error::Result;
 use crate::gpu::driver::ZstdArrays;
-use crate::gpu::streams::Stream as Encoded;
+use crate::gpu::streams::EncodedStream;
 
 /// `dz_inflate_*`.
 pub(super) struct Inflate;
 
 impl StreamDecoder for Inflate {
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()> {
         // SAFETY: the caller vouches for the entries.
         unsafe { launch.module.launch_inflate(launch.stream, &launch.arrays, streams.len() as u32) }
     }
@@ -24,7 +24,7 @@ impl StreamDecoder for Inflate {
 pub(super) struct Lz4;
 
 impl StreamDecoder for Lz4 {
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()> {
         // SAFETY: the caller vouches for the entries.
         unsafe { launch.module.launch_lz4(launch.stream, &launch.arrays, streams.len() as u32) }
     }
@@ -47,9 +47,9 @@ impl StreamDecoder for ZstdKernels {
             .is_some_and(|plan| plan.workspace as usize <= room.workspace && plan.blocks.len() <= room.blocks)
     }
 
-    fn fits(&self, streams: &[Encoded], room: LaneCapacity) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], room: LaneCapacity) -> Result<usize> {
         let (mut space, mut blocks) = (0, 0);
-        let fits = |s: &&Encoded| {
+        let fits = |s: &&EncodedStream| {
             let Some(plan) = &s.plan else { return false };
             space += plan.workspace as usize;
             blocks += plan.blocks.len();
@@ -58,7 +58,7 @@ impl StreamDecoder for ZstdKernels {
         Ok(streams.iter().take_while(fits).count())
     }
 
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()> {
         let mut together = zstd::Wave::default();
         for s in streams {
             if let Some(plan) = &s.plan {

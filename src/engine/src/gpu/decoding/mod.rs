@@ -22,7 +22,7 @@ use crate::codec::stream::Checksum;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
 use crate::error::Result;
 use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
-use crate::gpu::streams::Stream as Encoded;
+use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
 use decoder::{LaneCapacity, Launch};
@@ -84,7 +84,7 @@ impl Decoder {
         stream: &Stream,
         tables: &mut Tables,
         wave: &Wave,
-        streams: &[Encoded],
+        streams: &[EncodedStream],
         staging: u64,
     ) -> Result<()> {
         self.failed.clear();
@@ -102,7 +102,7 @@ impl Decoder {
     }
 
     /// Returns how many of these streams, from the first on, fit in one round. Tables and workspace limit the number.
-    fn fits(&self, streams: &[Encoded], tables: &Tables) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], tables: &Tables) -> Result<usize> {
         let mut n = 0;
         for group in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
             let take = choose(group[0].codec, self.zstd).fits(group, self.room(tables))?;
@@ -120,11 +120,11 @@ impl Decoder {
         stream: &Stream,
         tables: &mut Tables,
         wave: &Wave,
-        streams: &[Encoded],
+        streams: &[EncodedStream],
         staging: u64,
     ) -> Result<()> {
-        let output = |s: &Encoded| wave.chunks[s.chunk].slot + s.to as u64;
-        let job = |s: &Encoded| {
+        let output = |s: &EncodedStream| wave.chunks[s.chunk].slot + s.to as u64;
+        let job = |s: &EncodedStream| {
             let (kind, expected) = match s.checksum? {
                 Checksum::Crc32(e) => (ChecksumKind::Crc32, e),
                 Checksum::Adler32(e) => (ChecksumKind::Adler32, e),
@@ -135,7 +135,7 @@ impl Decoder {
         let sums: Vec<ChecksumJob> = streams.iter().filter_map(job).collect();
         let n = streams.len();
         let round = tables.capacity().round(n, sums.len());
-        let values: [&dyn Fn(&Encoded) -> u64; 4] =
+        let values: [&dyn Fn(&EncodedStream) -> u64; 4] =
             [&|s| staging + s.offset as u64, &|s| s.len as u64, &|s| s.decoded as u64, &output];
         for (array, value) in round.inputs.into_iter().zip(values) {
             for (to, s) in tables.values::<u64>(array, n).iter_mut().zip(streams) {
@@ -153,21 +153,21 @@ impl Decoder {
             let arrays = tables.decode_arrays(&round, first);
             let tables = &mut *tables;
             let mut launch = Launch { module: &self.module, stream, tables, arrays, wave, staging, workspace };
-            // SAFETY: the group's entries, from `first` on, were sent on this stream; `sort` split the streams; the
+            // SAFETY: the group's entries, from `first` on, were sent on this stream; `plan_wave` split the streams; the
             // scheduler keeps their memory until the wave has ended; `fits` found room.
             unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group)? };
             first += group.len();
         }
         let (at, to) = (tables.address(round.checksums), tables.address(round.mismatches));
         // SAFETY: the jobs were sent on this stream, and the outputs are decoded on it before; their addresses are
-        // multiples of 16, because `sort` refuses others.
+        // multiples of 16, because `plan_wave` refuses others.
         unsafe { self.module.launch_checksum(stream, at, sums.len() as u32, to)? };
         tables.receive(stream, round.received())
     }
 
     /// Checks the statuses, sizes and checksums of the round in the tables, which must have ended. Adds the chunks of
     /// failed streams to `failed`.
-    fn collect(&mut self, tables: &mut Tables, streams: &[Encoded]) {
+    fn collect(&mut self, tables: &mut Tables, streams: &[EncodedStream]) {
         let streams = &streams[self.round.clone()];
         let sums = streams.iter().filter(|s| s.checksum.is_some()).count();
         let round = tables.capacity().round(streams.len(), sums);
@@ -183,7 +183,7 @@ impl Decoder {
     }
 
     /// Returns the indexes of the chunks with a stream that could not be decoded. All rounds must have ended.
-    pub fn failed(&mut self, tables: &mut Tables, streams: &[Encoded]) -> Vec<usize> {
+    pub fn failed(&mut self, tables: &mut Tables, streams: &[EncodedStream]) -> Vec<usize> {
         self.collect(tables, streams);
         self.round = 0..0;
         self.failed.sort_unstable();

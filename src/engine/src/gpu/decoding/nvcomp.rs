@@ -15,7 +15,7 @@ use crate::budget::Decoding;
 use crate::codec::streams::ChunkStream;
 use crate::error::{Error, Result};
 use crate::gpu::driver::{DecodeArrays, POISON, Stream, memset_async};
-use crate::gpu::streams::Stream as Encoded;
+use crate::gpu::streams::EncodedStream;
 
 /// Returns the library, or an error that says what to install.
 fn library() -> Result<&'static nvcomp_sys::Library> {
@@ -46,7 +46,7 @@ impl StreamDecoder for Nvcomp {
         temp_bytes(1, stream.decoded, stream.decoded).is_ok_and(|need| need <= room.workspace)
     }
 
-    fn fits(&self, streams: &[Encoded], room: LaneCapacity) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], room: LaneCapacity) -> Result<usize> {
         let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
         let mut take = streams.len();
         while take > 1 {
@@ -59,7 +59,7 @@ impl StreamDecoder for Nvcomp {
         Ok(take)
     }
 
-    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded]) -> Result<()> {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()> {
         let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
         // SAFETY: the caller vouches for the entries; the workspace is the lane's.
         unsafe { decode_async(launch.stream, &launch.arrays, streams.len(), largest, launch.workspace) }

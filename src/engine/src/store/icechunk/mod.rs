@@ -28,7 +28,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::shared_failure::SharedFailure;
-use super::virtual_chunks::{VirtualChunks, place};
+use super::virtual_chunks::{VirtualChunks, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
 use crate::error::{Error, ErrorKind, Result, Site};
 use file::{Id, MAX_FILE};
@@ -205,7 +205,7 @@ impl Repository {
                 ))
             })?;
         }
-        Ok(Found { size, version: Some(place(&extent).into()) })
+        Ok(Found { size, version: Some(version_prefix(&extent).into()) })
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
@@ -263,7 +263,7 @@ impl Store for Repository {
                 // The chunk is in the manifest, which is in memory: no cache is faster.
                 None => None,
                 // Objects of a repository never change, so their version is the place alone.
-                Some(extent) if is_native(&extent) => Some(place(&extent).into()),
+                Some(extent) if is_native(&extent) => Some(version_prefix(&extent).into()),
                 Some(extent) => return self.virtual_chunks.head_value(&extent).await.map(Some),
             };
             Ok(Some(Found { size: chunk.len(), version }))
@@ -272,7 +272,7 @@ impl Store for Repository {
     }
 
     /// False for objects of the repository, which never change, once the manifest is in memory.
-    fn head_asks(&self, key: &str) -> bool {
+    fn head_needs_io(&self, key: &str) -> bool {
         self.locate(key).is_none_or(|extent| !is_native(&extent))
     }
 

@@ -29,7 +29,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::shared_failure::SharedFailure;
-use super::virtual_chunks::{VirtualChunks, gone, place};
+use super::virtual_chunks::{VirtualChunks, gone, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
 use crate::error::{Error, ErrorKind, Result, Site};
 use crate::json;
@@ -391,11 +391,11 @@ impl Store for References {
         head.await.map_err(|e: Error| self.within(key, &e))
     }
 
-    async fn leads_to(&self, key: &str, version: &str) -> Result<bool> {
+    async fn is_version_of_current_target(&self, key: &str, version: &str) -> Result<bool> {
         let hit = self.find(key, Phase::Running).await.map_err(|e| self.within(key, &e))?;
         let place = match hit.as_ref().and_then(Hit::target) {
             Some(Target::Whole(url)) => url.to_string(),
-            Some(Target::Range { url, offset, len }) => place(&extent(url, offset, len)),
+            Some(Target::Range { url, offset, len }) => version_prefix(&extent(url, offset, len)),
             Some(Target::Inline(_)) | None => return Ok(false),
         };
         Ok(version.strip_prefix(&place).is_some_and(|of_file| of_file.starts_with('\n')))

@@ -318,7 +318,7 @@ impl Store for Zip {
         Ok(self.find(key)?.map(|(_, entry)| Found { size: entry.size, version: self.version.clone() }))
     }
 
-    fn head_asks(&self, _key: &str) -> bool {
+    fn head_needs_io(&self, _key: &str) -> bool {
         false
     }
 

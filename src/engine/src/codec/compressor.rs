@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// A compressor as a step of a chain.
 #[derive(Clone, Debug)]
-pub(super) enum Packer {
+pub(super) enum Compressor {
     /// A compressor with a decoder for whole chunks.
     Common(Compression),
     /// bzip2, one or several streams.
@@ -40,7 +40,7 @@ enum Behind {
     StreamsOrRest,
 }
 
-impl Step for Packer {
+impl Step for Compressor {
     fn encoded_side(&self, side: &Side) -> Result<Side, String> {
         let (Size::Exactly(bytes) | Size::AtMost(bytes)) = side.size;
         Ok(Side { size: Size::AtMost(self.max_inside(bytes)), ..side.clone() })
@@ -135,7 +135,7 @@ impl Step for Packer {
     }
 }
 
-impl Packer {
+impl Compressor {
     /// Returns the codec's name in metadata.
     fn name(&self) -> &'static str {
         match self {
@@ -301,7 +301,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn all() -> Vec<(Packer, Vec<u8>)> {
+    fn all() -> Vec<(Compressor, Vec<u8>)> {
         let data = data();
         let mut zstd = Vec::with_capacity(zstd_safe::compress_bound(data.len()));
         zstd_safe::compress(&mut zstd, &data, 3).unwrap();
@@ -312,40 +312,40 @@ mod tests {
         let mut lz4 = (data.len() as u32).to_le_bytes().to_vec();
         lz4.extend(lz4_flex::block::compress(&data));
         vec![
-            (Packer::Common(Compression::Zstd), zstd),
-            (Packer::Common(Compression::Gzip), gzip.finish().unwrap()),
-            (Packer::Common(Compression::Zlib), zlib.finish().unwrap()),
-            (Packer::Common(Compression::Lz4), lz4),
-            (Packer::Bz2, bz2(&data)),
+            (Compressor::Common(Compression::Zstd), zstd),
+            (Compressor::Common(Compression::Gzip), gzip.finish().unwrap()),
+            (Compressor::Common(Compression::Zlib), zlib.finish().unwrap()),
+            (Compressor::Common(Compression::Lz4), lz4),
+            (Compressor::Bz2, bz2(&data)),
         ]
     }
 
     #[test]
     fn sizes_known_and_unknown() {
         let data = data();
-        for (packer, encoded) in all() {
-            assert!(encoded.len() <= packer.usual_encoded_bytes(data.len()), "{packer:?}");
+        for (compressor, encoded) in all() {
+            assert!(encoded.len() <= compressor.usual_encoded_bytes(data.len()), "{compressor:?}");
             let mut out = vec![0; data.len()];
-            packer.decode(&encoded, &[], &mut out).unwrap();
-            assert_eq!(out, data, "{packer:?}");
+            compressor.decode(&encoded, &[], &mut out).unwrap();
+            assert_eq!(out, data, "{compressor:?}");
             for limit in [data.len(), data.len() + 1, 1 << 30] {
-                let decoded = packer.decode_at_most(&encoded, limit).unwrap();
-                assert_eq!(decoded, data, "{packer:?}");
+                let decoded = compressor.decode_at_most(&encoded, limit).unwrap();
+                assert_eq!(decoded, data, "{compressor:?}");
             }
-            let error = packer.decode_at_most(&encoded, data.len() - 1).unwrap_err();
-            assert!(error.message().contains("expected at most 49999 decoded bytes"), "{packer:?}: {error}");
-            assert!(packer.decode(&encoded, &[], &mut out[1..]).is_err(), "{packer:?}");
+            let error = compressor.decode_at_most(&encoded, data.len() - 1).unwrap_err();
+            assert!(error.message().contains("expected at most 49999 decoded bytes"), "{compressor:?}: {error}");
+            assert!(compressor.decode(&encoded, &[], &mut out[1..]).is_err(), "{compressor:?}");
             out.push(0);
-            assert!(packer.decode(&encoded, &[], &mut out).is_err(), "{packer:?}");
+            assert!(compressor.decode(&encoded, &[], &mut out).is_err(), "{compressor:?}");
             for cut in [0, 1, 3, 20, encoded.len() / 2, encoded.len() - 1] {
-                assert!(packer.decode_at_most(&encoded[..cut], 1 << 20).is_err(), "{packer:?} cut at {cut}");
-                assert!(packer.decode(&encoded[..cut], &[], &mut out[1..]).is_err(), "{packer:?} cut at {cut}");
+                assert!(compressor.decode_at_most(&encoded[..cut], 1 << 20).is_err(), "{compressor:?} cut at {cut}");
+                assert!(compressor.decode(&encoded[..cut], &[], &mut out[1..]).is_err(), "{compressor:?} cut at {cut}");
             }
             for at in (0..encoded.len()).step_by(97) {
                 let mut wrong = encoded.clone();
                 wrong[at] ^= 0x10;
-                let _ = packer.decode(&wrong, &[], &mut out);
-                assert!(packer.decode_at_most(&wrong, 60_000).map_or(0, |d| d.len()) <= 60_000, "{packer:?}");
+                let _ = compressor.decode(&wrong, &[], &mut out);
+                assert!(compressor.decode_at_most(&wrong, 60_000).map_or(0, |d| d.len()) <= 60_000, "{compressor:?}");
             }
         }
     }
@@ -357,22 +357,22 @@ mod tests {
         encoded.extend(bz2(&data[1000..]));
         encoded.extend(b"not a stream");
         let mut out = vec![0; data.len()];
-        Packer::Bz2.decode(&encoded, &[], &mut out).unwrap();
+        Compressor::Bz2.decode(&encoded, &[], &mut out).unwrap();
         assert_eq!(out, data);
         // A valid but truncated second stream is an error, unlike bytes that aren't a stream.
         let end = encoded.len() - 12 - 10;
-        assert!(Packer::Bz2.decode(&encoded[..end], &[], &mut out).is_err());
+        assert!(Compressor::Bz2.decode(&encoded[..end], &[], &mut out).is_err());
     }
 
     #[test]
     fn a_blosc_header_that_claims_too_much() {
-        let packer = Packer::Common(Compression::Blosc(BloscCodec::Lz4, 0));
+        let compressor = Compressor::Common(Compression::Blosc(BloscCodec::Lz4, 0));
         let mut header = [2, 1, 0x21, 4, 0, 0, 0, 0x40, 0, 0, 2, 0, 16, 0, 0, 0];
-        let error = packer.decode_at_most(&header, usize::MAX).unwrap_err();
+        let error = compressor.decode_at_most(&header, usize::MAX).unwrap_err();
         assert!(error.message().contains("1073741824"), "{error}");
         header[4..8].copy_from_slice(&64u32.to_le_bytes());
-        assert!(packer.decode(&header, &[], &mut [0; 65]).is_err());
-        assert!(packer.decode(&header, &[], &mut [0; 64]).is_err());
-        assert!(packer.decode(&header[..9], &[], &mut [0; 64]).is_err());
+        assert!(compressor.decode(&header, &[], &mut [0; 65]).is_err());
+        assert!(compressor.decode(&header, &[], &mut [0; 64]).is_err());
+        assert!(compressor.decode(&header[..9], &[], &mut [0; 64]).is_err());
     }
 }

@@ -21,7 +21,7 @@ use crate::json::shown;
 
 /// A codec that zarrs decodes.
 #[derive(Debug)]
-pub(super) struct Foreign {
+pub(super) struct ZarrsCodec {
     name: String,
     codec: Codec,
     /// The type of the decoded elements.
@@ -33,7 +33,7 @@ pub(super) struct Foreign {
     usual: usize,
 }
 
-impl Foreign {
+impl ZarrsCodec {
     /// Makes the step of the codec `name`. `side` is its decoded side for the largest chunk. `fill` is the fill value
     /// at this place, `None` after filters that change values.
     ///
@@ -111,7 +111,7 @@ fn generous(decoded: usize) -> usize {
     decoded.saturating_add(decoded / 4).saturating_add(65_536)
 }
 
-impl Step for Foreign {
+impl Step for ZarrsCodec {
     fn encoded_side(&self, side: &Side) -> Result<Side, String> {
         let bytes = side.elements(self.dtype.size())? * self.dtype.size();
         match &self.codec {
