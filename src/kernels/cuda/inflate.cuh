@@ -10,8 +10,8 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
   __shared__ InflateState<Shape> state;
   const uint32_t i = blockIdx.x;
   uint64_t produced;
-  const InflateStatus status = inflate(state, reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
-                                       reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced);
+  const DecodeStatus status = inflate(state, reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
+                                      reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;
     statuses[i] = status;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
 
 // Grid: one block for each stream. With more threads a stream is done sooner; with fewer, more streams run at once. The
 // arrays have one entry per stream, as nvCOMP's do: address and bytes of the compressed stream, bytes of room for the
-// output; written: bytes decoded and InflateStatus; address of the output.
+// output; written: bytes decoded and DecodeStatus; address of the output.
 #define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
       NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                \

@@ -16,9 +16,6 @@
 
 namespace dz {
 
-// Statuses, with nvCOMP's numbers for the same conditions.
-enum InflateStatus : int32_t { kInflated = 0, kCorrupt = 12, kTooLong = 15, kTruncated = 20 };
-
 // Why reading symbols ended: kLimit: the limit was reached; kEnd: the block's end was read; kNoCode: the bits are no
 // symbol; kRefused: the sink returned false.
 enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
@@ -90,7 +87,7 @@ struct InflateState {
   uint32_t first_stop[2];  // the first segment that ends before its limit; rounds use the two entries in turns
   // Results of serial().
   uint64_t serial_at, serial_produced;
-  InflateStatus serial_status;
+  DecodeStatus serial_status;
   Stop serial_stop;
 };
 
@@ -142,10 +139,10 @@ constexpr uint32_t kSerialLanes = 1;
 struct SerialSink {
   uint8_t* out;
   uint64_t capacity, produced;
-  InflateStatus status;
+  DecodeStatus status;
   uint32_t lane;
 
-  DZ_HD bool refuse(InflateStatus why) {
+  DZ_HD bool refuse(DecodeStatus why) {
     status = why;
     return false;
   }
@@ -200,8 +197,8 @@ struct Inflater {
   uint64_t at;  // position of the next bit
 
   // Decodes symbols one after the other, from bit `from` up to bit `limit`, both counted from `origin`. Returns
-  // kInflated, with kLimit or kEnd in `stop`, or an error.
-  DZ_HD InflateStatus serial(uint64_t origin, uint32_t from, uint32_t limit, Stop& stop) {
+  // kGood, with kLimit or kEnd in `stop`, or an error.
+  DZ_HD DecodeStatus serial(uint64_t origin, uint32_t from, uint32_t limit, Stop& stop) {
     team.each([&](uint32_t t) {
       if (t >= kSerialLanes) return;
       SerialSink sink = {out, capacity, produced, kCorrupt, t};
@@ -212,14 +209,14 @@ struct Inflater {
       s.serial_stop = why;
       s.serial_at = origin + end;
       s.serial_produced = sink.produced;
-      s.serial_status = why == kLimit || why == kEnd ? kInflated : sink.status;
+      s.serial_status = why == kLimit || why == kEnd ? kGood : sink.status;
     });
     at = s.serial_at;
     produced = s.serial_produced;
     stop = s.serial_stop;
-    const InflateStatus status = s.serial_status;
+    const DecodeStatus status = s.serial_status;
     team.each([](uint32_t) {});
-    return at > input.end ? kTruncated : status;
+    return at > input.end ? kTooShort : status;
   }
 
   // Reads segment t from bit s.begin[t] on. Stores where it ends, why, and how much it decodes to.
@@ -296,9 +293,9 @@ struct Inflater {
   }
 
   // Decodes the symbols of a block up to its end.
-  DZ_HD InflateStatus symbols() {
+  DZ_HD DecodeStatus symbols() {
     for (;;) {
-      if (at > input.end) return kTruncated;
+      if (at > input.end) return kTooShort;
       const uint64_t origin = at & ~uint64_t(31);
       const uint32_t first = uint32_t(at - origin), stopped = find_segments(origin, first);
       const bool ended = stopped < Shape::THREADS && s.stop[stopped] == kEnd;
@@ -322,23 +319,23 @@ struct Inflater {
         const uint32_t to = done + (n ? n : 1);
         const uint32_t limit = done < segments ? s.end[to - 1] : first + to * Shape::SEGMENT;
         Stop stop;
-        const InflateStatus status = serial(origin, s.begin[done], limit, stop);
-        if (status != kInflated || stop == kEnd) return status;
+        const DecodeStatus status = serial(origin, s.begin[done], limit, stop);
+        if (status != kGood || stop == kEnd) return status;
         if (done == segments) break;
         done = to;
       }
-      if (ended) return kInflated;
+      if (ended) return kGood;
     }
   }
 
   // Copies a stored block, section 3.2.4, from its length field on.
-  DZ_HD InflateStatus stored() {
+  DZ_HD DecodeStatus stored() {
     const uint64_t byte = (at + 7) / 8;
-    if (8 * byte + 32 > input.end) return kTruncated;
+    if (8 * byte + 32 > input.end) return kTooShort;
     const uint8_t* const from = input.base + byte;
     const uint32_t n = from[0] | uint32_t(from[1]) << 8, check = from[2] | uint32_t(from[3]) << 8;
     if ((n ^ check) != 0xffff) return kCorrupt;
-    if (n > input.end / 8 - byte - 4) return kTruncated;
+    if (n > input.end / 8 - byte - 4) return kTooShort;
     if (n > capacity - produced) return kTooLong;
     uint8_t* const to = out + produced;
 #ifdef __CUDA_ARCH__
@@ -349,14 +346,14 @@ struct Inflater {
 #endif
     produced += n;
     at = 8 * (byte + 4 + n);
-    return kInflated;
+    return kGood;
   }
 
   // Decodes the whole stream, which must end with its last byte. `produced` is the number of bytes written, also after
   // an error.
-  DZ_HD InflateStatus run() {
+  DZ_HD DecodeStatus run() {
     for (bool last = false; !last;) {
-      if (at > input.end) return kTruncated;
+      if (at > input.end) return kTooShort;
       BitReader bits;
       const uint64_t origin = at & ~uint64_t(31);
       bits.open(input, origin, uint32_t(at - origin));
@@ -364,7 +361,7 @@ struct Inflater {
       const uint32_t type = bits.read(2);
       at = origin + bits.position();
       if (type == 3) return kCorrupt;
-      InflateStatus status;
+      DecodeStatus status;
       if (type == 0) {
         status = stored();
       } else {
@@ -376,23 +373,23 @@ struct Inflater {
           });
           const bool good = read_codes(team, s.codes, input);
           at = s.codes.at;
-          if (!good) return at > input.end ? kTruncated : kCorrupt;
+          if (!good) return at > input.end ? kTooShort : kCorrupt;
         }
         status = symbols();
       }
-      if (status != kInflated) return status;
+      if (status != kGood) return status;
     }
-    return (at + 7) / 8 == input.end / 8 ? kInflated : kTruncated;
+    return (at + 7) / 8 == input.end / 8 ? kGood : kTooShort;
   }
 };
 
 template <class Shape>
-DZ_HD InflateStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out,
-                            uint64_t capacity, uint64_t& produced) {
+DZ_HD DecodeStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out,
+                           uint64_t capacity, uint64_t& produced) {
   Inflater<Shape> inflater = {{}, state, {}, out, capacity, 0, 0};
   inflater.input.open(in, len);
   inflater.at = inflater.input.begin;
-  const InflateStatus status = inflater.run();
+  const DecodeStatus status = inflater.run();
   produced = inflater.produced;
   return status;
 }

@@ -25,6 +25,10 @@ enum DType : int32_t {
   kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16,
 };
 
+// The status of a stream or a frame that was decoded, with nvCOMP's numbers for the same conditions. kTooLong: it decodes
+// to more bytes than its output holds. kTooShort: it ends too early, or decodes to fewer bytes than wanted.
+enum DecodeStatus : int32_t { kGood = 0, kCorrupt = 12, kTooLong = 15, kTooShort = 20 };
+
 enum Source : uint32_t { kChunk, kFill, kPad };
 
 constexpr int32_t kNormTable = 2;  // value of Op::has_norm

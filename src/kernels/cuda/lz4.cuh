@@ -12,7 +12,7 @@ constexpr uint32_t kLzRing = 8 * 1024;
 }  // namespace dz
 
 // Grid: one block of two to four warps for each of the n streams. The arrays have one entry per stream, as nvCOMP's do:
-// address and bytes of the compressed stream, bytes of room for the output; written: bytes decoded and LzStatus;
+// address and bytes of the compressed stream, bytes of room for the output; written: bytes decoded and DecodeStatus;
 // address of the output, and the StreamKind.
 extern "C" __global__ void __launch_bounds__(128)
     dz_lz4(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(128)
   const uint32_t i = blockIdx.x;
   if (i >= n) return;
   uint64_t produced;
-  const LzStatus status =
+  const DecodeStatus status =
       decode_stream(buffers, kinds[i], reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
                     reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced, threadIdx.x % kWarp);
   if (threadIdx.x == 0) {

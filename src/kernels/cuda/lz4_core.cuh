@@ -64,24 +64,24 @@ DZ_HD bool read_length(LzWindow<RING>& w, uint32_t& length) {
   }
 }
 
-// Decodes a sequence of any length, by one warp. Returns an LzStatus, or kLzGoesOn if another sequence follows.
+// Decodes a sequence of any length, by one warp. Returns a DecodeStatus, or kLzGoesOn if another sequence follows.
 template <uint32_t RING>
 DZ_HD int32_t lz4_sequence(LzWindow<RING>& w) {
-  if (w.left() == 0) return kLzTruncated;
+  if (w.left() == 0) return kTooShort;
   const uint32_t token = w.take();
   uint32_t literals = token >> 4;
-  if (literals == 15 && !read_length(w, literals)) return kLzTruncated;
-  if (literals > w.left()) return kLzTruncated;
-  if (literals > w.room()) return kLzTooLong;
+  if (literals == 15 && !read_length(w, literals)) return kTooShort;
+  if (literals > w.left()) return kTooShort;
+  if (literals > w.room()) return kTooLong;
   w.copy_literals(literals);
-  if (w.left() == 0) return kLzDone;
-  if (w.left() < 2) return kLzTruncated;
+  if (w.left() == 0) return kGood;
+  if (w.left() < 2) return kTooShort;
   const uint32_t low = w.take(), offset = w.take() << 8 | low;
   uint32_t length = token & 15;
-  if (length == 15 && !read_length(w, length)) return kLzTruncated;
+  if (length == 15 && !read_length(w, length)) return kTooShort;
   length += kMinMatch;
-  if (offset == 0 || offset > w.produced()) return kLzCorrupt;
-  if (length > w.room()) return kLzTooLong;
+  if (offset == 0 || offset > w.produced()) return kCorrupt;
+  if (length > w.room()) return kTooLong;
   w.copy_match(offset, length);
   return kLzGoesOn;
 }
@@ -118,16 +118,16 @@ DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
 
 // Decodes a whole LZ4 block. Its output is then in w.out, and the last bytes of it still in the ring.
 template <uint32_t RING>
-DZ_HD LzStatus lz4_sequences(LzWindow<RING>& w, Lz4Shared& shared) {
+DZ_HD DecodeStatus lz4_sequences(LzWindow<RING>& w, Lz4Shared& shared) {
   bool are_long = true;  // whether the sequences of the last batch were long
   for (;;) {
-    if (!lz4_batches(w, shared, are_long)) return kLzCorrupt;
+    if (!lz4_batches(w, shared, are_long)) return kCorrupt;
     if (this_warp().reads) {
       const int32_t status = lz4_sequence(w);
       if (w.lane == 0) shared.status = status;
     }
     all_warps_sync();
-    if (shared.status != kLzGoesOn) return LzStatus(shared.status);
+    if (shared.status != kLzGoesOn) return DecodeStatus(shared.status);
   }
 }
 

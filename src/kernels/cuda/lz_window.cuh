@@ -13,9 +13,6 @@
 
 namespace dz {
 
-// Statuses, with nvCOMP's numbers for the same conditions.
-enum LzStatus : int32_t { kLzDone = 0, kLzCorrupt = 12, kLzTooLong = 15, kLzTruncated = 20 };
-
 constexpr uint32_t kRound = 512;          // bytes that a warp writes at once: 16 per lane
 constexpr uint32_t kAhead = 2 * kRound;   // bytes that a warp loads at once
 constexpr uint32_t kInput = 4 * kAhead;   // bytes of the input's window

@@ -14,27 +14,27 @@ DZ_HD uint32_t take_number(LzWindow<RING>& w, uint32_t n) {
 
 // Decodes a whole Snappy block by one warp.
 template <uint32_t RING>
-DZ_HD LzStatus snappy_elements(LzWindow<RING>& w) {
+DZ_HD DecodeStatus snappy_elements(LzWindow<RING>& w) {
   // The decoded length comes before the elements, seven bits per byte.
   uint64_t length = 0;
   for (uint32_t shift = 0;; shift += 7) {
-    if (w.left() == 0) return kLzTruncated;
+    if (w.left() == 0) return kTooShort;
     const uint32_t byte = w.take();
     length |= uint64_t(byte & 127) << shift;
     if (byte < 128) break;
-    if (shift == 28) return kLzCorrupt;
+    if (shift == 28) return kCorrupt;
   }
-  if (length > w.room()) return kLzTooLong;
+  if (length > w.room()) return kTooLong;
   w.out_end = w.out_begin + uint32_t(length);
   while (w.left() > 0) {
     const uint32_t tag = w.take(), kind = tag & 3;
     const uint32_t extra = kind == 0 ? (tag >> 2 < 60 ? 0 : (tag >> 2) - 59) : kind == 3 ? 4 : kind;
-    if (extra > w.left()) return kLzTruncated;
+    if (extra > w.left()) return kTooShort;
     if (kind == 0) {
       // The stored number is the length less 1. So compare it with >=: the length itself could be 2^32.
       const uint32_t less = extra == 0 ? tag >> 2 : take_number(w, extra);
-      if (less >= w.room()) return kLzTooLong;
-      if (less >= w.left()) return kLzTruncated;
+      if (less >= w.room()) return kTooLong;
+      if (less >= w.left()) return kTooShort;
       w.copy_literals(less + 1);
       continue;
     }
@@ -43,11 +43,11 @@ DZ_HD LzStatus snappy_elements(LzWindow<RING>& w) {
       n = (tag >> 2 & 7) + 4;
       offset |= tag >> 5 << 8;
     }
-    if (offset == 0 || offset > w.produced()) return kLzCorrupt;
-    if (n > w.room()) return kLzTooLong;
+    if (offset == 0 || offset > w.produced()) return kCorrupt;
+    if (n > w.room()) return kTooLong;
     w.copy_match(offset, n);
   }
-  return w.room() == 0 ? kLzDone : kLzTruncated;
+  return w.room() == 0 ? kGood : kTooShort;
 }
 
 }  // namespace dz

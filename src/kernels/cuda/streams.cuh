@@ -57,22 +57,22 @@ struct LzBuffers {
 // Decodes a whole stream, which must end with its last byte. Sets `produced` to the bytes written, also after an error.
 // All warps of a block call it; only the first warp's return value and `produced` count.
 template <uint32_t RING>
-DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out,
-                             uint64_t capacity, uint64_t& produced, uint32_t lane) {
+DZ_HD DecodeStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out,
+                                 uint64_t capacity, uint64_t& produced, uint32_t lane) {
   produced = 0;
-  if (len > kLzMost || capacity > kLzMost) return kLzTooLong;
-  if (kind != kLz4Block && !this_warp().reads) return kLzDone;
+  if (len > kLzMost || capacity > kLzMost) return kTooLong;
+  if (kind != kLz4Block && !this_warp().reads) return kGood;
   if (kind == kStored) {
-    if (len > capacity) return kLzTooLong;
+    if (len > capacity) return kTooLong;
     copy_stored(in, out, uint32_t(len), lane);
     produced = len;
-    return kLzDone;
+    return kGood;
   }
-  if (kind != kLz4Block && kind != kSnappyBlock) return kLzCorrupt;
+  if (kind != kLz4Block && kind != kSnappyBlock) return kCorrupt;
   LzWindow<RING> window;
   window.open(buffers.bytes, in, uint32_t(len), out, uint32_t(capacity), lane);
   if (this_warp().reads) window.seek(window.in_begin);
-  const LzStatus status = kind == kLz4Block ? lz4_sequences(window, buffers.lz4) : snappy_elements(window);
+  const DecodeStatus status = kind == kLz4Block ? lz4_sequences(window, buffers.lz4) : snappy_elements(window);
   if (this_warp().reads) window.finish();
   produced = window.produced();
   return status;

@@ -61,7 +61,7 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
   chain.to = reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to);
   const bool good = chain.open(f, b, tables[lane]);
   if (good) chain.follow(tables[lane]);
-  results[own].sequences = good && chain.ended(tables[lane]) ? kGood : kDamaged;
+  results[own].sequences = good && chain.ended(tables[lane]) ? kGood : kCorrupt;
 }
 
 #ifdef __CUDACC__
@@ -87,7 +87,7 @@ __device__ __forceinline__ void decode_literals(const Frame* frames, const Block
     good = decode_literals(f, b, tables[member], part, workspace + f.workspace + b.literals_to);
   }
   const uint32_t bad = __ballot_sync(0xffffffff, !good) >> (member * 4) & 15;
-  if (here && part == 0) results[index].literals = bad ? kDamaged : kGood;
+  if (here && part == 0) results[index].literals = bad ? kCorrupt : kGood;
 }
 #endif
 

@@ -40,15 +40,15 @@ DZ_HD Literals literals_of(const Frame& f, const Block& b, const uint8_t* worksp
   return {reinterpret_cast<const uint8_t*>(f.src) + b.literals_at, b.literals_kind == kRunLiterals};
 }
 
-// Sets `size` to the bytes that a block decodes to. Returns kDamaged if its literals or sequences are, kTooMuch if it
+// Sets `size` to the bytes that a block decodes to. Returns kCorrupt if its literals or sequences are, kTooLong if it
 // doesn't fit. Damaged matches are found later.
-DZ_HD Status block_size(const Frame& f, const Block& b, const BlockResult& r, uint32_t produced, uint32_t& size) {
+DZ_HD DecodeStatus block_size(const Frame& f, const Block& b, const BlockResult& r, uint32_t produced, uint32_t& size) {
   size = b.size;
   if (b.kind == kCompressed) {
-    if (r.literals != kGood || r.sequences != kGood) return kDamaged;
+    if (r.literals != kGood || r.sequences != kGood) return kCorrupt;
     size = r.size;
   }
-  return size > f.capacity - produced ? kTooMuch : kGood;
+  return size > f.capacity - produced ? kTooLong : kGood;
 }
 
 // Writes one frame. All threads have the same values. A batch has at most WINDOW bytes.
@@ -132,14 +132,14 @@ struct Executor {
   }
 
   // Writes the whole frame. `produced` is the number of bytes written, also after an error.
-  DZ_HD Status run(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results) {
+  DZ_HD DecodeStatus run(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results) {
     uint8_t* const dst = reinterpret_cast<uint8_t*>(f.dst);
     const uint8_t* const src = reinterpret_cast<const uint8_t*>(f.src);
     for (uint32_t i = 0; i < f.blocks; ++i) {
       const Block b = blocks[i];
       const BlockResult r = results[i];
       uint32_t size;
-      const Status status = block_size(f, b, r, produced, size);
+      const DecodeStatus status = block_size(f, b, r, produced, size);
       if (status != kGood) return status;
       uint8_t* const to = dst + produced;
       if (b.kind == kRaw) {
@@ -148,22 +148,22 @@ struct Executor {
         team.each([&](uint32_t t) { fill(to, src[b.at], size, t, THREADS); });
       } else {
         const uint64_t* const records = reinterpret_cast<const uint64_t*>(workspace + f.workspace + b.sequences_to);
-        if (!sequences(b, literals_of(f, b, workspace), records, size, to)) return kDamaged;
+        if (!sequences(b, literals_of(f, b, workspace), records, size, to)) return kCorrupt;
         uint32_t after[3];
         for (uint32_t k = 0; k < 3; ++k) after[k] = resolve_offset(r.repeat[k], repeat);
         for (uint32_t k = 0; k < 3; ++k) repeat[k] = after[k];
       }
       produced += size;
     }
-    return produced == f.capacity ? kGood : kTooFew;
+    return produced == f.capacity ? kGood : kTooShort;
   }
 };
 
 template <uint32_t THREADS, uint32_t WINDOW>
-DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results,
-                     Cells<WINDOW>& cells, uint32_t& produced) {
+DZ_HD DecodeStatus execute(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results,
+                           Cells<WINDOW>& cells, uint32_t& produced) {
   Executor<THREADS, WINDOW> executor = {{}, cells, 0, {1, 4, 8}};
-  const Status status = executor.run(f, blocks, workspace, results);
+  const DecodeStatus status = executor.run(f, blocks, workspace, results);
   produced = executor.produced;
   return status;
 }
@@ -173,7 +173,7 @@ DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspa
 
 #ifdef __CUDACC__
 // Grid: one block of threads for each frame. With more threads a frame is done sooner; with fewer, more frames run at
-// once. out_bytes: bytes written for each frame, at most its capacity. statuses: dz::zstd::Status; 0 only if the frame
+// once. out_bytes: bytes written for each frame, at most its capacity. statuses: dz::DecodeStatus; 0 only if the frame
 // decoded to exactly its capacity.
 #define DZ_ZSTD_EXECUTE(NAME, THREADS, BLOCKS)                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
@@ -183,7 +183,7 @@ DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspa
     __shared__ dz::Cells<16 * THREADS> cells;                                                                          \
     const Frame f = frames[blockIdx.x];                                                                                \
     uint32_t produced;                                                                                                 \
-    const Status status =                                                                                              \
+    const dz::DecodeStatus status =                                                                                    \
         execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block, cells, produced);              \
     if (threadIdx.x == 0) {                                                                                            \
       out_bytes[blockIdx.x] = produced;                                                                                \

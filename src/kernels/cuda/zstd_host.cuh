@@ -52,7 +52,7 @@ inline void host_literals(const Frame* frames, const Block* blocks, uint32_t ind
   result.literals = kGood;
   if (streams(b)) prepare_literals(f, blocks + f.first_block, index - f.first_block, t);
   for (uint32_t s = 0; s < streams(b); ++s) {
-    if (!decode_literals(f, b, t, s, workspace + f.workspace + b.literals_to)) result.literals = kDamaged;
+    if (!decode_literals(f, b, t, s, workspace + f.workspace + b.literals_to)) result.literals = kCorrupt;
   }
 }
 

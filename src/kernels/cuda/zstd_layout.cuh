@@ -14,9 +14,6 @@
 namespace dz {
 namespace zstd {
 
-// Statuses, with nvCOMP's numbers for the same conditions.
-enum Status : int32_t { kGood = 0, kDamaged = 12, kTooMuch = 15, kTooFew = 20 };
-
 enum BlockKind : uint8_t { kRaw = 0, kRun = 1, kCompressed = 2 };
 
 enum LiteralsKind : uint8_t { kRawLiterals = 0, kRunLiterals = 1, kOneStream = 2, kFourStreams = 3 };
@@ -57,8 +54,8 @@ struct Block {
 
 // What dz_zstd_entropy and dz_zstd_sequences return for one compressed block.
 struct BlockResult {
-  int32_t literals;   // a Status
-  int32_t sequences;  // a Status
+  int32_t literals;   // a DecodeStatus
+  int32_t sequences;  // a DecodeStatus
   uint32_t size;      // bytes that the block decodes to
   uint32_t repeat[3]; // the last three offsets, the latest first, which the next block may repeat; may be symbols
 };

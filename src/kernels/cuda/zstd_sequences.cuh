@@ -252,7 +252,7 @@ DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesS
   bad = block_any(bad);
   if (thread != 0) return;
   result.size = bad ? 0 : before.output + (b.literals - before.literals);
-  result.sequences = bad || result.size > f.max_block ? kDamaged : kGood;
+  result.sequences = bad || result.size > f.max_block ? kCorrupt : kGood;
   for (uint32_t i = 0; i < 3; ++i) result.repeat[i] = before.offsets.last[i];
 }
 

@@ -5,7 +5,7 @@
 //! - Every codec is a step of a [`Chain`], and is registered once, in [`registry`].
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them.
-//! - Other compressors are in `pack.rs` and `filters/`, filters and checksums in `filters/`.
+//! - Other compressors are in `compressor.rs` and `filters/`, filters and checksums in `filters/`.
 //! - Codecs that only zarrs has are steps too ([`foreign`]).
 
 #![deny(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Filters and checksums of numcodecs and zarr-extensions, in v2 and v3, and the compressors that only chains use.
 //! Each file has a family of codecs. Each codec is a [`Step`](super::chain::Step), except LZMA and base64, which
-//! `pack.rs` makes steps of.
+//! `compressor.rs` makes steps of.
 
 mod arithmetic;
 pub(crate) mod base64;
