@@ -11,7 +11,7 @@ from support.stores import Layout, write_array
 jax = pytest.importorskip("jax", reason="the Loader for JAX needs it")
 
 from dali_zarr._collate_jax import indptr  # noqa: E402
-from dali_zarr._loading.collate import Choice  # noqa: E402
+from dali_zarr._loading.collate import CollatePlan  # noqa: E402
 from dali_zarr._loading.ragged import Ragged  # noqa: E402
 from dali_zarr.jax import Batch, Loader  # noqa: E402
 
@@ -209,6 +209,6 @@ def test_matrices_come_in_the_order_of_the_arrays():
     """Processes of one program must agree on it."""
     groups = [f"g{i}" for i in range(9)]
     places = [(f"{group}/{part}",) for group in groups for part in ("data", "indices")]
-    choice = Choice("csr", 5, Ragged(frozenset(places), 1, None), places, indptr)
+    choice = CollatePlan("csr", 5, Ragged(frozenset(places), 1, None), places, indptr)
     assert list(choice.matrices) == places
     assert list(dict.fromkeys(matrix[0] for matrix, _, _ in choice.matrices.values())) == [f"{group}/indptr" for group in groups]

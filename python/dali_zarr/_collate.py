@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ._loading.collate import LENGTHS, Choice, Collate, beyond_columns, check_name, check_needless, is_in_columns
+from ._loading.collate import LENGTHS, Collate, CollatePlan, beyond_columns, check_name, check_needless, is_in_columns
 from ._loading.outputs import Place
 from ._loading.ragged import Lengths, Ragged
 
@@ -24,7 +24,7 @@ class Collation:
             ValueError: It doesn't fit the outputs.
         """
         check_name(how)
-        self._choice = Choice(how or "nested", columns, ragged, places, lambda group: group or "matrix")
+        self._choice = CollatePlan(how or "nested", columns, ragged, places, lambda group: group or "matrix")
         # Outputs that were ragged in some batch, a transform's too. In another batch their samples may all have one
         # length, for example in a last batch of one sample.
         self._ragged: set[Place] = set()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dali
-from ._loading.collate import LENGTHS, Choice, beyond_columns, check_name, indices_of, is_in_columns
+from ._loading.collate import LENGTHS, CollatePlan, beyond_columns, check_name, indices_of, is_in_columns
 from ._loading.outputs import Place
 from ._loading.ragged import Lengths
 from ._loading.reading import Transform
@@ -80,7 +80,7 @@ def with_narrow_indices(arguments: dict[str, Any], names: Sequence[str]) -> dict
 
 
 def rows(
-    choice: Choice, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], Any],
+    choice: CollatePlan, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], Any],
     on_device: Callable[[Any], Any],
 ) -> list[Any]:
     """Returns the batch's arrays, of the first ``valid`` samples. Arrays of a matrix have one row after the other. At

@@ -98,7 +98,7 @@ def explained(
     epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
         arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
-    spec = _arguments.of_spec(arguments, _OWN)
+    spec = _arguments.to_spec(arguments, _OWN)
     labels.check_stores(spec, arguments)
     device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)

@@ -21,7 +21,7 @@ log = logging.getLogger("dali_zarr")
 _ENGINE = logging.getLogger("dali_zarr.engine")
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 # How long a change of the logger's level may have no effect, in milliseconds.
-_WAIT = 1000
+_WAIT_MS = 1000
 
 
 class _Thread(threading.Thread):
@@ -39,7 +39,7 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         while not self._ends:
             set_level()
-            if _native.wait_log(_WAIT):
+            if _native.wait_log(_WAIT_MS):
                 self.hand_over()
 
     def hand_over(self) -> None:

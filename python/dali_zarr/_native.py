@@ -18,12 +18,12 @@ _POINTER = ctypes.c_void_p
 T = TypeVar("T")
 
 # The longest single wait for the library, in milliseconds. Python notices Ctrl-C between two waits.
-_HEARS = 100
+_WAIT_MS = 100
 
 _library: ctypes.CDLL | None = None
 # The same library for calls that return at once. They keep Python's lock: once released, another thread might hold it
 # for long.
-_brief: ctypes.PyDLL | None = None
+_library_with_gil: ctypes.PyDLL | None = None
 
 
 class _Epoch(ctypes.Structure):
@@ -37,7 +37,7 @@ class _Epoch(ctypes.Structure):
 
 def bind(path: Path) -> None:
     """Declares the functions of the library, which DALI has loaded already."""
-    global _library, _brief
+    global _library, _library_with_gil
     library = ctypes.CDLL(str(path))
     text, size = ctypes.c_char_p, ctypes.c_size_t
     library.dali_zarr_last_error.restype = text
@@ -66,7 +66,7 @@ def bind(path: Path) -> None:
     library.dali_zarr_wait_opened.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_int32)]
     brief = ctypes.PyDLL(str(path))
     brief.dali_zarr_watch_interrupts.argtypes = [ctypes.c_int32]
-    _library, _brief = library, brief
+    _library, _library_with_gil = library, brief
 
 
 def _loaded() -> ctypes.CDLL:
@@ -126,7 +126,7 @@ def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
     try:
         yield
         while not opened.value:
-            status = library.dali_zarr_wait_opened(_HEARS, ctypes.byref(opened))
+            status = library.dali_zarr_wait_opened(_WAIT_MS, ctypes.byref(opened))
             if status:
                 raise _error(status, place(last_error().get("operator") or ""))
     finally:
@@ -135,8 +135,8 @@ def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
 
 def watch_interrupts(watched: bool) -> None:
     """Sets whether SIGINT ends waits for batches."""
-    if _brief is not None:
-        _brief.dali_zarr_watch_interrupts(watched)
+    if _library_with_gil is not None:
+        _library_with_gil.dali_zarr_watch_interrupts(watched)
 
 
 def interrupt() -> None:

@@ -17,7 +17,7 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
     def wrapper(*positional: Any, **arguments: Any) -> Any:
         if check_names:
             names.check(arguments)
-        given = _arguments.of_operator(arguments)
+        given = _arguments.to_operator(arguments)
         result = function(*positional, **given)
         results: list[Any] = list(cast(Any, result)) if isinstance(result, list | tuple) else [result]
         _hold(given, *positional, *results)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
-from ._loading.collate import Choice, Collate, check_needless, of_values
+from ._loading.collate import Collate, CollatePlan, check_needless, of_values
 from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader, Iteration, check_count
@@ -135,7 +135,7 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
     ):
         self._device, self._columns = device, columns
         self._collate: Collate | None = collate
-        self._choice: Choice | None = None
+        self._choice: CollatePlan | None = None
         super().__init__(plan, drop_last, pad_last_batch, placed)
 
     def _check_reading(self, reading: Reading) -> None:
@@ -144,7 +144,7 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
         if ragged is None:
             check_needless(self._collate, self._columns)
         elif self._collate is not None:
-            self._choice = Choice(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
+            self._choice = CollatePlan(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
 
     def _taken(self, found: list[Any], valid: int) -> tuple[list[Any], Any, int]:
         if self._choice is not None and self._choice.matrices:

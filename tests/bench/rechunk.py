@@ -175,21 +175,23 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for case in args.cases:
         write(args.data / case, args.fields, CASES[case][0])
-        runs: dict[str, list[dict[str, Any]]] = {tool: [] for tool in TOOLS}
+        runs: dict[str, dict[int, dict[str, Any]]] = {tool: {} for tool in TOOLS}
         for repeat in range(args.repeats):
             for tool in TOOLS:
                 try:
-                    runs[tool].append(measured(tool, case, args))
+                    runs[tool][repeat] = measured(tool, case, args)
                 except RuntimeError as error:
                     print(f"{case} {tool}: {error}", file=sys.stderr)
                     continue
                 if not repeat and not same(args.data / case, args.data / f"target-{tool}", tool):
                     raise RuntimeError(f"{case}: the target of {tool} isn't the source")
         size = args.fields * 721 * 1440 * 4
-        for tool, found in runs.items():
-            if not found:
+        own = runs["dali_zarr"]
+        for tool, by_repeat in runs.items():
+            ratios = [by_repeat[repeat]["seconds"] / own[repeat]["seconds"] for repeat in by_repeat.keys() & own.keys()]
+            if not ratios:
                 continue
-            ratios = [other["seconds"] / own["seconds"] for own, other in zip(runs["dali_zarr"], found, strict=False)]
+            found = list(by_repeat.values())
             row = {
                 "case": case, "tool": tool, "seconds": statistics.median(run["seconds"] for run in found),
                 "cpu_seconds": statistics.median(run["cpu_seconds"] for run in found),

@@ -16,10 +16,10 @@ from . import by_name, dtypes, names, options, pick, segments, tables, values
 # The operator's hidden argument: JSON of the values that the types of DALI's arguments can't express.
 OTHERS = "_arguments"
 
-__all__ = ["array_names", "of_operator", "of_places", "of_spec", "resolved"]
+__all__ = ["array_names", "to_operator", "to_places", "to_spec", "resolved"]
 
 
-def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Converts arguments to the operator's own. Arguments that were converted before come out the same.
 
     Raises:
@@ -37,12 +37,12 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def of_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
+def to_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
     """Converts arguments for the library's own functions, which take JSON and types by name. ``own``: the arguments of
     the calling function beside the reader's.
 
     Raises:
-        TypeError, ValueError, IndexError: As :func:`of_operator`, or an argument isn't known.
+        TypeError, ValueError, IndexError: As :func:`to_operator`, or an argument isn't known.
     """
     names.check(arguments, own=own)
     found = {name: value for name, value in resolved(arguments).items() if value is not None}
@@ -51,7 +51,7 @@ def of_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, 
     return found | values.precise(found)
 
 
-def of_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def to_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments on which dimensions and coordinates depend, in the operator's form."""
     given = ("path", "arrays", "storage_options", "dims")
     return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})

@@ -18,7 +18,7 @@ from . import owned
 
 
 @dataclass(frozen=True)
-class Found:
+class ReadableArray:
     """An array that readers take."""
 
     name: str
@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedArray:
     """An array that readers don't take, and their message. ``is_sound``: nothing is wrong with it, but it is empty or
     has no numbers."""
 
@@ -69,7 +69,7 @@ class Refused:
 class Listing:
     """The arrays of one store, and whether there may be more."""
 
-    arrays: list[Found | Refused]
+    arrays: list[ReadableArray | RefusedArray]
     is_cut: bool
 
 
@@ -82,7 +82,7 @@ def listed(path: str | None, arrays: Any, storage_options: StorageOptions | None
     """
     asked = owned.listed(arrays)
     given = {"path": path, "storage_options": storage_options} | ({} if asked is None else {"arrays": asked})
-    found = _native.arrays(_arguments.of_spec(given) | {"device": "gpu"})
+    found = _native.arrays(_arguments.to_spec(given) | {"device": "gpu"})
     if not found["arrays"]:
         raise ValueError(f"zarr_reader: store {found['store']}: expected at least one array, but found none")
     is_only = asked is None and len(found["arrays"]) == 1
@@ -90,10 +90,10 @@ def listed(path: str | None, arrays: Any, storage_options: StorageOptions | None
     return Listing([_of(array, is_only or root) for array, root in zip(found["arrays"], is_root, strict=True)], found["is_cut"])
 
 
-def _of(array: Mapping[str, Any], is_only: bool) -> Found | Refused:
+def _of(array: Mapping[str, Any], is_only: bool) -> ReadableArray | RefusedArray:
     if array["refused"] is not None:
-        return Refused(array["name"], array["refused"], array["is_sound"])
-    return Found(
+        return RefusedArray(array["name"], array["refused"], array["is_sound"])
+    return ReadableArray(
         array["name"], tuple(array["dims"]), tuple(array["shape"]), array["dtype"], array["stored"], tuple(array["chunks"]),
         None if array["shards"] is None else tuple(array["shards"]), array["codecs"], array["chunk_bytes"], _packing(array),
         array["decoded_on"], array["why"], is_only,

@@ -61,7 +61,7 @@ def _pipeline(arguments: dict[str, Any], batch_size: int, device: str, device_id
         batch_size=batch_size, num_threads=1, device_id=device_id if device == "gpu" else None, prefetch_queue_depth=1,
     )
     with pipe:
-        found = _dali.module("fn").zarr_reader(**_arguments.of_operator(arguments), device=device, name=_NAME)
+        found = _dali.module("fn").zarr_reader(**_arguments.to_operator(arguments), device=device, name=_NAME)
         pipe.set_outputs(*(found if isinstance(found, list | tuple) else [found]))
     pipe.build()
     return pipe

@@ -14,7 +14,7 @@ from .._selection import indexers, select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
 from . import owned
-from .arrays import Found, Refused, listed
+from .arrays import ReadableArray, RefusedArray, listed
 
 # The reader's arguments that the command takes, beside those that select arrays and elements.
 RESOURCES = (
@@ -53,7 +53,7 @@ class _Store:
         arrays = listing.arrays
         self._regions = _regions(arrays, path, options, chosen)
         self._entries = [(array, _entry(array)) for array in arrays]
-        self.chunks = sum(_count(*self._regions[one.name], one.chunks) for one in arrays if isinstance(one, Found))
+        self.chunks = sum(_count(*self._regions[one.name], one.chunks) for one in arrays if isinstance(one, ReadableArray))
         self.report: dict[str, Any] = {
             "path": path, "is_cut": listing.is_cut, "arrays": [entry for _, entry in self._entries],
         }
@@ -61,13 +61,13 @@ class _Store:
     def checked(self) -> Iterator[None]:
         """Decodes the chunks; yields after each one."""
         for array, entry in self._entries:
-            if isinstance(array, Found):
+            if isinstance(array, ReadableArray):
                 start, end = self._regions[array.name]
                 if _count(start, end, array.chunks):
                     yield from self._check(array, start, end, entry)
                 entry["sound"] = not entry["damaged"]
 
-    def _check(self, array: Found, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
+    def _check(self, array: ReadableArray, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
         spec: dict[str, Any] = {**self._options, **array.arguments(self._path), "mask_and_scale": False}
         if array.dims:
             # A sample is a chunk. Dimensions are given by position, since names may be missing.
@@ -78,7 +78,7 @@ class _Store:
             }
         first = [at // chunk for at, chunk in zip(start, array.chunks, strict=True)]
         grid = _grid(start, end, array.chunks)
-        with _native.Reader(_arguments.of_spec(spec)) as reader:
+        with _native.Reader(_arguments.to_spec(spec)) as reader:
             for number in range(reader.samples()):
                 try:
                     reader.skip()
@@ -114,11 +114,11 @@ def _count(start: list[int], end: list[int], chunks: tuple[int, ...]) -> int:
 
 
 def _regions(
-    arrays: list[Found | Refused], path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any],
+    arrays: list[ReadableArray | RefusedArray], path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any],
 ) -> dict[str, tuple[list[int], list[int]]]:
     """Returns for each array where the region to be checked starts and ends along each dimension: from the chunk of the
     first selected element to that of the last."""
-    found = [array for array in arrays if isinstance(array, Found)]
+    found = [array for array in arrays if isinstance(array, ReadableArray)]
     regions = {array.name: ([0] * len(array.shape), list(array.shape)) for array in found}
     selections: dict[str, dict[str, Any]] = {name: chosen.get(name) or {} for name in ("sel", "isel")}
     known = [dim for array in found for dim in array.dims]
@@ -128,7 +128,7 @@ def _regions(
             for array in found:
                 if dim not in array.dims:
                     continue
-                axes = Axes.of_reader(_arguments.of_places({**options, **array.arguments(path)}))
+                axes = Axes.of_reader(_arguments.to_places({**options, **array.arguments(path)}))
                 (positions,) = indexers.selected(name, dim, indexer, axes, chosen.get("method"), chosen.get("tolerance"))
                 if not len(positions.indices):
                     raise ValueError(f"dali_zarr: check: {name}: {dim!r}: expected at least one element, but found none")
@@ -139,10 +139,10 @@ def _regions(
     return regions
 
 
-def _entry(array: Found | Refused) -> dict[str, Any]:
+def _entry(array: ReadableArray | RefusedArray) -> dict[str, Any]:
     """Makes the entry of an array in the report, before its chunks are read."""
     entry: dict[str, Any] = {"name": array.name, "chunks": 0, "unreadable": 0, "damaged": []}
-    return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, Refused) else entry
+    return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, RefusedArray) else entry
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from .._arguments import names
 from .._text import number_of, read_as, shape, size, wrapped
 from . import owned, suggest
-from .arrays import Found, Refused, listed
+from .arrays import ReadableArray, RefusedArray, listed
 
 # The reader's arguments that the command takes, beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
@@ -33,12 +33,12 @@ def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     entries = [_entry(path, array) for array in listing.arrays]
     by_output = cast("dict[str, str]", asked) if isinstance(asked, dict) else {}
     outputs = None if asked is None else {array: output for output, array in by_output.items()}
-    taken = [array for array in listing.arrays if isinstance(array, Found)]
+    taken = [array for array in listing.arrays if isinstance(array, ReadableArray)]
     return {"path": path, "arrays": entries, "is_cut": listing.is_cut, **suggest.suggested(path, given, taken, outputs)}
 
 
-def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
-    if isinstance(array, Refused):
+def _entry(path: str | None, array: ReadableArray | RefusedArray) -> dict[str, Any]:
+    if isinstance(array, RefusedArray):
         return {"name": array.name, "refused": array.message}
     if names.is_location(array.name):
         path = array.name
@@ -59,7 +59,7 @@ def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
     }
 
 
-def _files(path: str, array: Found) -> tuple[int, int] | None:
+def _files(path: str, array: ReadableArray) -> tuple[int, int] | None:
     """Returns how many files with chunks or shards a local array has, and their bytes; None for other stores."""
     root = Path(os.path.expanduser(path.removeprefix("file://")))
     folder = root if path == array.name else root / array.name

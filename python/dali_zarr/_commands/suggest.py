@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _arguments, _native
 from .._arguments import names
-from .arrays import Found
+from .arrays import ReadableArray
 
 # Of a suggested batch: about how many bytes it has, and the most samples and arrays.
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
@@ -31,7 +31,7 @@ class Call:
 
 
 def suggested(
-    path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None,
+    path: str | None, options: Mapping[str, Any], found: list[ReadableArray], outputs: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """Returns the call that fits (``suggested``), what it reads in words (``about``), and what explain says of it on a
     GPU (``explained``). All are None where one reader can't take the arrays. ``outputs``: the names of outputs that
@@ -60,11 +60,11 @@ def suggested(
 
 
 def _explained(call: Call, batch_size: int = 1, **how: Any) -> dict[str, Any]:
-    return _native.explain(_arguments.of_spec({**call.arguments, **how}) | {"batch_size": batch_size, "device": "gpu"})
+    return _native.explain(_arguments.to_spec({**call.arguments, **how}) | {"batch_size": batch_size, "device": "gpu"})
 
 
 def _calls(
-    path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None,
+    path: str | None, options: Mapping[str, Any], found: list[ReadableArray], outputs: Mapping[str, str] | None,
 ) -> Iterator[Call]:
     """Yields the calls that may fit, the best first."""
     if path is not None and outputs is None and not options.keys() - {"storage_options"}:
@@ -85,7 +85,7 @@ def _calls(
         yield Call({**arguments, **options})
 
 
-def _sparse(found: list[Found]) -> Iterator[Call]:
+def _sparse(found: list[ReadableArray]) -> Iterator[Call]:
     """Yields calls for rows of matrices as AnnData and SciPy store them, ``X`` first. Explain refuses a matrix that is
     stored by columns."""
     by_name = {array.name: array for array in found}
@@ -98,7 +98,7 @@ def _sparse(found: list[Found]) -> Iterator[Call]:
         )
 
 
-def _episodes(found: list[Found]) -> Iterator[Call]:
+def _episodes(found: list[ReadableArray]) -> Iterator[Call]:
     """Yields calls for windows within episodes. An array whose name ends with ``_ends`` says where episodes end."""
     for ends in found:
         if len(ends.shape) != 1 or not ends.name.endswith(("episode_ends", "_ends")) or ends.dtype[:1] not in "iu":
@@ -115,7 +115,7 @@ def _episodes(found: list[Found]) -> Iterator[Call]:
             )
 
 
-def _images(found: list[Found]) -> Iterator[Call]:
+def _images(found: list[ReadableArray]) -> Iterator[Call]:
     """Yields calls for crops of the finest level of an image, and of labels that have its shape."""
     images = [array for array in found if _is_image(array) and "labels" not in array.name.split("/")]
     if not images:
@@ -141,6 +141,6 @@ def _images(found: list[Found]) -> Iterator[Call]:
     yield Call({**only, **crop}, about)
 
 
-def _is_image(array: Found) -> bool:
+def _is_image(array: ReadableArray) -> bool:
     """Returns whether the array's axes are those of images."""
     return array.dims[-2:] == ("y", "x") and set(array.dims) <= _AXES and len(set(array.dims)) == len(array.dims)

@@ -16,7 +16,7 @@ Collate: TypeAlias = Literal["nested", "padded", "csr"]
 LENGTHS = "lengths"
 
 
-class Choice:
+class CollatePlan:
     """The form that is asked for. It fits the outputs."""
 
     def __init__(

@@ -51,7 +51,7 @@ class Labels:
             return
         axes = self.axes()
         for dim in axes.names():
-            if dim in axes.dims[: None if axes.one_by_one else 1] or dim in selected or dim in axes.picks:
+            if dim in axes.dims[: None if axes.is_concat_samples else 1] or dim in selected or dim in axes.picks:
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
@@ -112,8 +112,8 @@ class Labels:
         axes = self.axes()
         windows = self.windows(output)
         found: dict[str, npt.NDArray[Any]] = {}
-        own_stores = index[:, 0] if axes.one_by_one else None
-        index = index[:, 1:] if axes.one_by_one else index
+        own_stores = index[:, 0] if axes.is_concat_samples else None
+        index = index[:, 1:] if axes.is_concat_samples else index
         segments = index[:, 0] if index.shape[1] > len(axes.dims) else None
         index = index[:, index.shape[1] - len(axes.dims) :]
         index = axes.within_picks(index, self._arguments)
@@ -186,7 +186,7 @@ class Labels:
             found = np.array(ends, np.int64)[own]
             return found[:, 0], found[:, 1]
         if self._bounds is None:
-            told = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))
+            told = _native.explain(_arguments.to_spec({**self._arguments, "name": None}))
             self._bounds = [np.array(bounds, np.int64) for bounds in told["segments"]["bounds"]]
         starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
         for store, bounds in enumerate(self._bounds):
@@ -212,7 +212,7 @@ class Labels:
     def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
         dim = axes.dims[i]
         if dim not in self._values:
-            if i == 0 and not axes.one_by_one:
+            if i == 0 and not axes.is_concat_samples:
                 joined = axes.coordinates(dim)
                 self._values[dim] = None if joined is None else [joined]
             else:

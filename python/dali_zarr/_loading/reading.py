@@ -56,7 +56,7 @@ class Plan:
             TypeError, ValueError, IndexError: As building the pipeline does, apart from limits of memory and the transform.
         """
         given = {name: value for name, value in self.arguments.items() if name not in _arguments.names.DALIS}
-        spec = _arguments.of_spec({**given, "offsets": list(self.told_offsets)})
+        spec = _arguments.to_spec({**given, "offsets": list(self.told_offsets)})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
     def lengths(self) -> dict[outputs.Place, tuple[int, str]]:

@@ -45,7 +45,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _TrialResult:
     chunks: dict[str, int]
     decoded: float
     count: float
@@ -102,7 +102,7 @@ def advise(source: Source, options: Options, text: str) -> Advice:
     given |= _of_source(given, source)
     zarr_format = options.zarr_format or source.zarr_format
     with tempfile.TemporaryDirectory() as folder:
-        trying = _Trying(Path(folder), source, read, given, options, zarr_format)
+        trying = _LayoutTrials(Path(folder), source, read, given, options, zarr_format)
         now = trying.trial({})
         main = max(read, key=lambda array: (len(array.dims), array.bytes))
         why: list[str] = []
@@ -154,7 +154,7 @@ def _of_source(given: Mapping[str, Any], source: Source) -> dict[str, str]:
     return found
 
 
-class _Trying:
+class _LayoutTrials:
     """Tries layouts by writing stores without values."""
 
     def __init__(
@@ -176,14 +176,14 @@ class _Trying:
         targets.make(store, self._source, arrays, self._format)
         return str(folder)
 
-    def trial(self, chunks: dict[str, int]) -> _Trial:
+    def trial(self, chunks: dict[str, int]) -> _TrialResult:
         """Returns what a reader does with these chunks; if ``chunks`` is empty, with those of the source."""
         plan = explained(path=self._written(chunks), **{name: value for name, value in self._given.items() if value is not None})
         assert isinstance(plan, dict)
         delivered = sum(array["bytes_per_sample"] for array in plan["arrays"])
         decoded = sum(array["chunk_bytes_read_per_sample"] for array in plan["arrays"])
         count = sum(array["chunks_per_sample"] for array in plan["arrays"])
-        return _Trial(chunks, decoded / max(delivered, 1), count, decoded + count * _OVERHEAD)
+        return _TrialResult(chunks, decoded / max(delivered, 1), count, decoded + count * _OVERHEAD)
 
     def candidates(self, main: Wanted) -> list[dict[str, int]]:
         """Returns chunks that may be best. Along dims they hold an element, a window, a step, or what neighbouring
@@ -225,7 +225,7 @@ def _split(array: Wanted, chunks: dict[str, int]) -> dict[str, int]:
         found[dim] = -(-extents[dim] // 2)
 
 
-def _why_chunks(array: Wanted, best: _Trial, now: _Trial) -> str:
+def _why_chunks(array: Wanted, best: _TrialResult, now: _TrialResult) -> str:
     extents = [_extent(best.chunks.get(dim, -1), length) for dim, length in zip(array.dims, array.shape, strict=True)]
     told = ",".join(f"{dim}={extent}" for dim, extent in best.chunks.items()) or "whole"
     return (

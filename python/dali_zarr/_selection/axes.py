@@ -19,7 +19,7 @@ PLACES = ("path", "arrays", "storage_options", "dims", "concat")
 # Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
 REGIONS, ORIGINS = "_regions", "_index_origins"
 # The engine's largest step: with it a region has one sample.
-ONE_SAMPLE = 1 << 40
+LARGEST_STEP = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Axes:
 
     def __init__(
         self, paths: list[str], storage_options: Mapping[str, str], arrays: list[Array], dims: list[str],
-        picks: Mapping[str, list[list[int]]], one_by_one: bool = False,
+        picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False,
     ):
-        self.one_by_one = one_by_one
+        self.is_concat_samples = is_concat_samples
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # ``picks`` has one list for all stores, or one for each; ``_picks`` only those that are one for all.
         self.picks, self._options = picks, storage_options
@@ -72,13 +72,13 @@ class Axes:
         given = [_named(dim, largest) for dim in _listed(named)]
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
-        one_by_one = arguments.get("concat") == "samples"
-        return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, one_by_one)
+        is_concat_samples = arguments.get("concat") == "samples"
+        return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, is_concat_samples)
 
     @property
     def is_joined(self) -> bool:
         """Whether there are several stores, joined along the first of ``dims``."""
-        return len(self.paths) > 1 and not self.one_by_one
+        return len(self.paths) > 1 and not self.is_concat_samples
 
     def names(self) -> list[str]:
         """All dimensions of the arrays."""
@@ -252,7 +252,7 @@ class Axes:
         own."""
         told: list[list[list[int] | None]] = arguments.get(REGIONS) or []
         found: list[tuple[int, int, int]] = []
-        for store in range(len(self.paths) if self.one_by_one else 1):
+        for store in range(len(self.paths) if self.is_concat_samples else 1):
             own = told[store % len(told)][i] if told else None
             if own is not None:
                 found.append((own[0], own[1], own[2]))
@@ -281,14 +281,14 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
     # makes the fewest samples: one for each store.
     plain = {**spec, "mask_and_scale": False}
-    spec = {**plain, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
+    spec = {**plain, "step": [LARGEST_STEP] * max(len(_listed(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
         try:
             # Arrays without dimensions take no step.
-            one_by_one = [plain] if len(paths) < 2 else [{**spec, "path": path} for path in paths]
-            stores = [_native.explain(one)["arrays"] for one in one_by_one]
+            is_concat_samples = [plain] if len(paths) < 2 else [{**spec, "path": path} for path in paths]
+            stores = [_native.explain(one)["arrays"] for one in is_concat_samples]
         except (ValueError, TypeError, IndexError, RuntimeError):
             raise error from None
         if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):

@@ -79,7 +79,7 @@ def _axes(arguments: dict[str, Any]) -> Axes:
         ValueError: It has no array of a variable's name, or can't be read.
     """
     try:
-        return Axes.of_reader(_arguments.of_places(arguments))
+        return Axes.of_reader(_arguments.to_places(arguments))
     except ValueError as error:
         renamed = next((name for name in arguments["arrays"] if f"expected an array '{name}'" in str(error)), None)
         if renamed is None:

@@ -54,7 +54,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     both = sorted(selections["sel"].keys() & selections["isel"].keys())
     if both:
         raise ValueError(f"zarr_reader: sel, isel: expected one of both for each dimension, but found two for {both[0]!r}")
-    chosen = _Chosen(found, axes)
+    chosen = _SelectionBuilder(found, axes)
     for name, selection in selections.items():
         for dim, indexer in selection.items():
             check_dim(name, dim, axes.names())
@@ -111,7 +111,7 @@ def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
         raise ValueError(f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(names)}{hint}')
 
 
-class _Chosen:
+class _SelectionBuilder:
     """Collects selections, and turns them into the reader's arguments."""
 
     def __init__(self, arguments: dict[str, Any], axes: Axes):
@@ -127,14 +127,14 @@ class _Chosen:
     def add(self, name: str, dim: str, stores: list[Positions]) -> None:
         first = stores[0]
         if dim in self._axes.dims:
-            if not self._axes.one_by_one and any(not np.array_equal(one.indices, first.indices) for one in stores):
+            if not self._axes.is_concat_samples and any(not np.array_equal(one.indices, first.indices) for one in stores):
                 raise ValueError(
                     f"zarr_reader: {name}: {dim!r}: expected the same positions in all stores, since samples are cut along it and "
                     "may reach from one store into the next; select them with one reader for each store, or use concat='samples'"
                 )
             self._along[self._axes.dims.index(dim)] = (name, stores)
             return
-        if first.is_scalar and self._axes.one_by_one:
+        if first.is_scalar and self._axes.is_concat_samples:
             self._single[dim] = [int(one.indices[0]) for one in stores]
             return
         same = all(np.array_equal(one.indices, first.indices) for one in stores)
@@ -169,7 +169,7 @@ class _Chosen:
                 f"{listed!r} says where samples start; give a slice, or a table of starts"
             )
         _check_lists(self._given, self._axes.dims, lists)
-        cut = _Cut(self._given, self._axes)
+        cut = _DimArguments(self._given, self._axes)
         for i, (name, positions) in self._along.items():
             if i in lists:
                 cut.start_at(i, name, positions[0])
@@ -213,7 +213,7 @@ def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, 
             raise ValueError(f"{listed}{other} along {both!r} contradicts; leave it out there{others}, or give a slice")
 
 
-class _Cut:
+class _DimArguments:
     """The arguments that have a value for each of ``dims``, with defaults filled in."""
 
     def __init__(self, given: dict[str, Any], axes: Axes):
@@ -269,7 +269,7 @@ class _Cut:
 
     def restrict(self, i: int, name: str, stores: list[Positions]) -> None:
         """Keeps the selected elements of one of ``dims``, in all stores or in each."""
-        runs = stores[0].runs() if i == 0 and not self._axes.one_by_one else None
+        runs = stores[0].runs() if i == 0 and not self._axes.is_concat_samples else None
         if runs is not None:
             self._part(name, *runs)
             return
@@ -406,7 +406,7 @@ class _Cut:
             stores = len(next(iter(self._origins.values())))
             none = [0] * stores
             found[ORIGINS] = [[self._origins.get(i, none)[store] for i in range(count)] for store in range(stores)]
-        if self._axes.one_by_one:
+        if self._axes.is_concat_samples:
             # The user's own roi_start and roi_end stay: negative ones count from the end of each store.
             for name, given in self._given.items():
                 values = by_name.per_dim(name, given, self._axes.dims, _UNSET)[None]

@@ -88,7 +88,7 @@ def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str
             "dali_zarr: splits: segments: expected them in train, validation and test, but found segments too; leave it out"
         )
     told = {name: value for name, value in given.items() if name in segments_of.OF_SEGMENTS}
-    count = segments_of.count("dali_zarr: splits: by", _arguments.of_spec(told))
+    count = segments_of.count("dali_zarr: splits: by", _arguments.to_spec(told))
     return {name: {"segments": segments.tolist()} for name, segments in _chosen(parts, count, "segments").items()}
 
 
@@ -97,7 +97,7 @@ def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, di
     both = next((name for name in ("starts", "roi_start", "roi_end") if given.get(name) is not None), None)
     if both is not None:
         raise ValueError(f"dali_zarr: splits: {both}: expected the rows in train, validation and test; leave it out")
-    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in segments_of.OF_SEGMENTS}))
+    told = _native.explain(_arguments.to_spec({name: value for name, value in given.items() if name in segments_of.OF_SEGMENTS}))
     if told["ragged"] is None:
         raise ValueError("dali_zarr: splits: by: expected ragged or ragged_ends, whose rows are told, but found none of them")
     found: dict[str, dict[str, Any]] = {}
@@ -133,7 +133,7 @@ def _chosen(parts: Mapping[str, Any], count: int, what: str) -> dict[str, npt.ND
 
 def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the argument ``sel`` of each part."""
-    axes = Axes.of_reader({**_arguments.of_places(given), **{name: given.get(name) for name in ("window", "concat")}})
+    axes = Axes.of_reader({**_arguments.to_places(given), **{name: given.get(name) for name in ("window", "concat")}})
     dim = axes.dims[0]
     sel = cast(Mapping[str, Any], given.get("sel") or {})
     if dim in sel:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native
-from .._selection.axes import ONE_SAMPLE
+from .._selection.axes import LARGEST_STEP
 from .selected import Selected
 
 Indices = npt.NDArray[np.int64]
@@ -55,8 +55,8 @@ class Blocks:
         self._count = len(axes.dims)
         is_listed = bool(arguments.get("starts"))
         first = _arguments.values.items(arguments.get("step") or 1)[0]
-        few = {} if is_listed else {"step": [first, *[ONE_SAMPLE] * (self._count - 1)]}
-        told = _native.explain(_arguments.of_spec({**arguments, **few}))
+        few = {} if is_listed else {"step": [first, *[LARGEST_STEP] * (self._count - 1)]}
+        told = _native.explain(_arguments.to_spec({**arguments, **few}))
         # Of each array, whether attributes decode it.
         self.decoded: list[bool] = [array["mask_and_scale"] for array in told["arrays"]]
         self._regions = [axes.regions(i, arguments) for i in range(self._count)]
@@ -173,7 +173,7 @@ class Blocks:
                 parts = [np.arange(first, last, step, dtype=np.int64) for first, last in aligned]
                 columns.append(np.concatenate([np.empty(0, np.int64), *parts]))
             grid = np.stack(np.meshgrid(*columns, indexing="ij"), axis=-1).reshape(-1, self._count)
-            rows.append(np.insert(grid, 0, store, axis=1) if self._axes.one_by_one else grid)
+            rows.append(np.insert(grid, 0, store, axis=1) if self._axes.is_concat_samples else grid)
         found = np.concatenate(rows)
         if not len(found):
             raise ValueError("dali_zarr: statistics: segments: expected one with elements, but all that are chosen are empty")
@@ -183,7 +183,7 @@ class Blocks:
         """Groups the samples of a batch with this index by which of their elements count. For an offset along the first
         of dims, an element counts if the one at the offset is in the region too, and in the same segment. ``told``:
         those of dims along which it matters where the elements begin."""
-        stores = index[:, 0] if self._axes.one_by_one else np.zeros(len(index), np.int64)
+        stores = index[:, 0] if self._axes.is_concat_samples else np.zeros(len(index), np.int64)
         at = self._axes.within_picks(index[:, index.shape[1] - self._count :], self.arguments)
         keys: dict[tuple[Any, ...], list[int]] = {}
         made: dict[tuple[Any, ...], Part] = {}

@@ -292,7 +292,7 @@ class _Weights:
                 f"but found {dim!r} among channels, or one element of it; leave weights out there"
             )
         cut = selected.axes.dims.index(dim) if dim in selected.axes.dims else None
-        if cut is not None and selected.axes.one_by_one:
+        if cut is not None and selected.axes.is_concat_samples:
             raise ValueError(
                 f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each "
                 f"store along {dim!r}; leave weights out, or compute statistics of each store"

@@ -24,10 +24,10 @@ use crate::spec::Spec;
 const QUEUE: u64 = 64 << 20;
 
 /// A reader that ends waits up to this time for the pieces in the queue to be written.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After a failed write, no piece is written for this time.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Limit on the objects whose versions are remembered, in a table of 18 MB. When it is reached, all are forgotten, and
 /// the store is asked again.
@@ -35,10 +35,10 @@ const REMEMBERED: usize = (1 << 20) / 8 * 7;
 
 /// A piece that this reader has not used counts as unused after this many look-ups for each piece that the folder has
 /// room for.
-const EPOCHS: u64 = 3;
+const LOOKUPS_PER_SLOT: u64 = 3;
 
 /// How often a running reader looks for files that other processes left behind.
-const TIDY: Duration = Duration::from_secs(1800);
+const TIDY_INTERVAL: Duration = Duration::from_secs(1800);
 
 /// The disk cache of one reader.
 pub(super) struct Disk {
@@ -243,7 +243,7 @@ fn free(root: &Path) -> Result<u64> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        *self.shared.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LAST_WORDS);
+        *self.shared.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SHUTDOWN_TIMEOUT);
         self.queue = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -275,15 +275,15 @@ fn write(
         let len = piece.bytes.len() as u64;
         let late = |at: &Instant| *at < Instant::now();
         let over = shared.until.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(late);
-        if over || failed.is_some_and(|at| at.elapsed() < PAUSE) {
+        if over || failed.is_some_and(|at| at.elapsed() < RETRY_DELAY) {
             add(&counters.disk_dropped, 1);
         } else {
-            if tidied.elapsed() > TIDY {
+            if tidied.elapsed() > TIDY_INTERVAL {
                 folder.tidy();
                 tidied = Instant::now();
             }
             // After so many look-ups the reader has used all of its pieces, or more than there is room for.
-            let seen = shared.lookups.load(Relaxed) > EPOCHS * (limit / charge(len).max(1));
+            let seen = shared.lookups.load(Relaxed) > LOOKUPS_PER_SLOT * (limit / charge(len).max(1));
             let mut room =
                 Evictions { admitted: piece.admitted, unused_since: seen.then_some(began), ..Evictions::default() };
             let put = folder.put(&piece, limit, &mut room);

@@ -92,7 +92,7 @@ pub(super) fn charge(len: u64) -> u64 {
 
 /// Returns the bytes that the folder below `root` holds, as its usage says. 0 if there is none.
 pub(super) fn held(root: &Path) -> u64 {
-    super::usage::peek(&root.join(BASE).join("usage")).map_or(0, |count| count.bytes)
+    super::usage::read_unlocked(&root.join(BASE).join("usage")).map_or(0, |count| count.bytes)
 }
 
 /// Returns the bytes that the disk of `path` has free for ordinary users.
@@ -199,7 +199,7 @@ impl Folder {
         let temporary = self.temporary();
         let result = self.place(&temporary, &self.path(&piece.name), &head, &piece.bytes);
         match result {
-            Ok(Some(_)) if damaged => self.usage.distrust()?,
+            Ok(Some(_)) if damaged => self.usage.mark_stale()?,
             Ok(Some(replaced)) => drop(self.usage.change(-(replaced as i64))?),
             Ok(None) => {}
             Err(e) if died(&e) => return Err(e),
@@ -250,7 +250,7 @@ impl Folder {
         let path = self.path(name);
         if fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).is_ok() {
             // If this fails, the folder is counted at the next regular time.
-            let _ = self.usage.distrust();
+            let _ = self.usage.mark_stale();
         }
     }
 

@@ -82,7 +82,7 @@ impl Usage {
     ///
     /// # Errors
     /// If the file can't be written.
-    pub fn distrust(&self) -> io::Result<()> {
+    pub fn mark_stale(&self) -> io::Result<()> {
         self.locked(|file| read(file).map_or(Ok(()), |count| write(file, Count { counted: 0, ..count })))
     }
 
@@ -136,7 +136,7 @@ impl Usage {
 }
 
 /// Returns the content of the file at `path` without locking it. `None` if it is missing or damaged.
-pub(super) fn peek(path: &Path) -> Option<Count> {
+pub(super) fn read_unlocked(path: &Path) -> Option<Count> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     read(&OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?)
 }

@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 
 use super::chain::{Side, Step};
 use super::compressor::Compressor;
-use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, Lzma, PackBits, ScaleOffset, Shuffle, Typed};
+use super::filters::{
+    Arithmetic, CastValue, Checksum, Checksummed, Lzma, PackBits, ScaleOffset, Shuffle, TypeWithOrder,
+};
 use super::{BloscCodec, Compression};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -136,16 +138,16 @@ impl Given<'_> {
     ///
     /// # Errors
     /// If the field is no known type, or is missing and there is no default.
-    pub fn typed(&self, field: &str, default: Option<Typed>) -> Result<Typed> {
+    pub fn typed(&self, field: &str, default: Option<TypeWithOrder>) -> Result<TypeWithOrder> {
         let missing = || self.wrong(field, "one of NumPy's types that DALI has, such as \"<f4\"");
         let Some(found) = self.field(field) else { return default.ok_or_else(missing) };
-        let found = found.as_str().and_then(Typed::parse).ok_or_else(missing)?;
-        Ok(if self.format == Format::V3 { Typed::native(found.dtype) } else { found })
+        let found = found.as_str().and_then(TypeWithOrder::parse).ok_or_else(missing)?;
+        Ok(if self.format == Format::V3 { TypeWithOrder::native(found.dtype) } else { found })
     }
 
     /// Returns the array's type, which is the default of a filter's type in v3. `None` in v2, which has no default.
-    pub fn own(&self) -> Option<Typed> {
-        (self.format == Format::V3).then(|| Typed::native(self.array))
+    pub fn own(&self) -> Option<TypeWithOrder> {
+        (self.format == Format::V3).then(|| TypeWithOrder::native(self.array))
     }
 
     pub fn number(&self, field: &str) -> Result<f64> {

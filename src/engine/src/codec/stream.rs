@@ -12,7 +12,7 @@ pub enum Checksum {
 }
 
 /// The result of reading headers: a value, or the reason why the CPU has to decode the chunk (the end of a sentence).
-pub(super) type Walk<T> = Result<T, &'static str>;
+pub(super) type HeaderResult<T> = Result<T, &'static str>;
 
 /// A stream for the GPU: its offset and length in the chunk, in bytes, and the checksum to verify after decoding.
 #[derive(Clone, Copy, Debug)]

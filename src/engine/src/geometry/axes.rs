@@ -52,7 +52,7 @@ impl Axis {
     /// Returns the `k`-th start of [`Axis::starts`], with its segment.
     pub fn start(&self, k: i64) -> Start {
         let (at, segment) = self.starts.at(k);
-        Start { at, segment: segment.unwrap_or_else(|| self.around(at)) }
+        Start { at, segment: segment.unwrap_or_else(|| self.segment_of_start(at)) }
     }
 
     /// Returns the first element of a segment and one past its last one.
@@ -62,7 +62,7 @@ impl Axis {
 
     /// Returns the number of the segment that contains all elements that a sample with this start reads in the region.
     /// If no segment does, returns the segment that contains the start, moved into the region.
-    pub(super) fn around(&self, start: i64) -> usize {
+    pub(super) fn segment_of_start(&self, start: i64) -> usize {
         // Segments outside of the region have no elements.
         let region = self.region();
         let around = |at: i64| self.bounds.partition_point(|&b| b <= at.clamp(region.0, region.1 - 1)) - 1;

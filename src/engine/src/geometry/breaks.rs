@@ -37,11 +37,11 @@ pub(super) fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Resul
     }
     asked.sort_unstable();
     asked.dedup();
-    Ok(spec.samples.breaks.found.iter().fold(asked, |all, found| united(&all, found)))
+    Ok(spec.samples.breaks.found.iter().fold(asked, |all, found| merged(&all, found)))
 }
 
 /// Merges two ascending lists. A value comes as often as in the list that has it more often.
-pub(crate) fn united(one: &[i64], other: &[i64]) -> Vec<i64> {
+pub(crate) fn merged(one: &[i64], other: &[i64]) -> Vec<i64> {
     let mut all = Vec::with_capacity(one.len().max(other.len()));
     let (mut i, mut j) = (0, 0);
     while let (Some(&a), Some(&b)) = (one.get(i), other.get(j)) {
@@ -57,7 +57,7 @@ pub(crate) fn united(one: &[i64], other: &[i64]) -> Vec<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::united;
+    use super::merged;
 
     #[test]
     fn lists_are_united() {
@@ -67,7 +67,7 @@ mod tests {
             (&[1, 4, 4, 9], &[0, 4, 6], &[0, 1, 4, 4, 6, 9]),
             (&[3, 3], &[3, 3, 3, 5], &[3, 3, 3, 5]),
         ] {
-            assert_eq!((united(one, other), united(other, one)), (expected.to_vec(), expected.to_vec()));
+            assert_eq!((merged(one, other), merged(other, one)), (expected.to_vec(), expected.to_vec()));
         }
     }
 }

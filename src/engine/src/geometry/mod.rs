@@ -15,7 +15,7 @@ mod starts;
 mod table_starts;
 
 pub use axes::{Axis, Start};
-pub(crate) use breaks::united;
+pub(crate) use breaks::merged;
 pub use cuts::Cut;
 pub(crate) use dims::{resolve, sample_dims};
 pub use normalised::Channels;
@@ -61,7 +61,7 @@ pub struct ArrayShape {
     pub values: DType,
     /// Whether the fill value is a complex number with different parts. In missing chunks, odd indices along the last
     /// dimension (imaginary parts) then have another value than even ones.
-    pub two_fills: bool,
+    pub complex_fill_parts_differ: bool,
 }
 
 /// How one dimension of an array is read for a sample.
@@ -294,7 +294,7 @@ impl Geometry {
     /// Returns the start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> PerDim<Start> {
         if let Some(table) = &self.table {
-            let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
+            let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.segment_of_start(at) };
             let given = table.start(sample.index);
             // The table may lack the last columns if their axes have a single element.
             let single = self.axes.iter().map(|axis| &axis.bounds[0]).skip(given.len());

@@ -70,7 +70,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     } else {
         separate(spec, arrays, views, offsets)?
     };
-    two_fills(&mut built, arrays, views)?;
+    complex_fill_parts_differ(&mut built, arrays, views)?;
     if spec.samples.return_mask {
         let (info, mask) = mask(views, axes, offsets, built.outputs.len());
         built.outputs.push(info);
@@ -115,12 +115,12 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
 }
 
 /// Gives the real and the imaginary parts of complex numbers a [`Norm`] each, if the parts of the fill value differ.
-fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result<()> {
+fn complex_fill_parts_differ(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result<()> {
     let Built { placements, norms, .. } = built;
     // All offsets of an array share their norms, so they are replaced once. Each entry: the old norm, the new norm, the
     // new channels.
     let mut replaced: Vec<(usize, usize, Channels)> = Vec::new();
-    for placement in placements.iter_mut().filter(|p| arrays[p.array].two_fills) {
+    for placement in placements.iter_mut().filter(|p| arrays[p.array].complex_fill_parts_differ) {
         let array = &arrays[placement.array];
         let last = array.dims.len() - 1;
         let dim = &views[placement.array].dims[last];
@@ -186,7 +186,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         norms.extend(&of.norms);
         let channels = (norms.len() > first + 1).then(|| {
             // Real and imaginary parts need different operations, so no table holds for both.
-            let table = (!array.two_fills).then(|| {
+            let table = (!array.complex_fill_parts_differ).then(|| {
                 tables.push(first..norms.len());
                 tables.len() - 1
             });
@@ -305,7 +305,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             let of = &normalised[a].dims;
             // Channels that the stack makes have boxes of their own and need no table.
             let is_own = of != dims;
-            let table = (is_own && !array.two_fills).then(|| {
+            let table = (is_own && !array.complex_fill_parts_differ).then(|| {
                 tables.push(norm..norms.len());
                 tables.len() - 1
             });

@@ -147,7 +147,7 @@ impl Rows {
             let longer = self.stores.len() == 1 && array.parts[0].first().is_some_and(|&len| len > self.stores[0].1);
             match (each(|of| of.1), each(|of| of.0)) {
                 (true, true) => {
-                    Ok(named.map_or_else(|| self.is_beside(array), |name| array.dims.first() == Some(name)))
+                    Ok(named.map_or_else(|| self.is_in_group(array), |name| array.dims.first() == Some(name)))
                 }
                 (false, true) => Ok(false),
                 (true, false) => Ok(true),
@@ -187,7 +187,7 @@ impl Rows {
     }
 
     /// Whether an array lies in the group of the offsets, or below it.
-    fn is_beside(&self, array: &ArrayShape) -> bool {
+    fn is_in_group(&self, array: &ArrayShape) -> bool {
         let below = array.name.trim_matches('/').strip_prefix(&self.group);
         self.group.is_empty() || below.is_some_and(|rest| rest.starts_with('/'))
     }
@@ -359,7 +359,7 @@ mod tests {
 
     fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
         ArrayShape {
-            two_fills: false,
+            complex_fill_parts_differ: false,
             name: name.into(),
             output: name.into(),
             dims: dims.iter().map(|(dim, _)| (*dim).into()).collect(),

@@ -177,7 +177,7 @@ fn fits(axis: &Axis, start: i64) -> bool {
         return false;
     }
     let (first, end) = (start + axis.reach.0, start + axis.reach.1);
-    let (from, to) = axis.segment(axis.around(start));
+    let (from, to) = axis.segment(axis.segment_of_start(start));
     from <= first && end <= to
 }
 

@@ -4,7 +4,7 @@ use crate::spec::{DimKey, OutOfBounds, Pick};
 
 pub(super) fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
-        two_fills: false,
+        complex_fill_parts_differ: false,
         name: name.into(),
         output: name.into(),
         dims: dims.iter().map(|d| d.0.into()).collect(),

@@ -74,12 +74,13 @@ impl Round {
 }
 
 /// Bytes for each stream in the arrays that are sent to the device.
-const SENT: usize = 5 * 8 + size_of::<ChecksumJob>();
+const SENT_PER_STREAM: usize = 5 * 8 + size_of::<ChecksumJob>();
 /// Bytes for each stream in the arrays that are received from the device.
-const RECEIVED: usize = 2 * 8 + size_of::<ChecksumResult>();
+const RECEIVED_PER_STREAM: usize = 2 * 8 + size_of::<ChecksumResult>();
 /// Bytes for each piece that is copied. The rest of [`TABLE_PER_STREAM`] is for zstd frames.
-const GATHERED: usize = size_of::<CopyJob>() + 8;
-const _: () = assert!(SENT + RECEIVED + GATHERED + size_of::<Frame>() <= TABLE_PER_STREAM);
+const GATHERED_PER_PIECE: usize = size_of::<CopyJob>() + 8;
+const _: () =
+    assert!(SENT_PER_STREAM + RECEIVED_PER_STREAM + GATHERED_PER_PIECE + size_of::<Frame>() <= TABLE_PER_STREAM);
 const _: () = assert!(size_of::<Block>() + 8 + size_of::<BlockResult>() <= TABLE_PER_BLOCK);
 
 impl Capacity {
@@ -107,22 +108,31 @@ impl Capacity {
     pub fn round(&self, n: usize, checksums: usize) -> Round {
         let (jobs, results) = (checksums * size_of::<ChecksumJob>(), checksums * size_of::<ChecksumResult>());
         let [in_ptrs, in_sizes, out_caps, out_ptrs, kinds, checksums] =
-            self.per_stream(0, SENT, [8 * n, 8 * n, 8 * n, 8 * n, 4 * n, jobs]);
-        let [out_sizes, statuses, mismatches] = self.per_stream(SENT, RECEIVED, [8 * n, 4 * n, results]);
+            self.per_stream(0, SENT_PER_STREAM, [8 * n, 8 * n, 8 * n, 8 * n, 4 * n, jobs]);
+        let [out_sizes, statuses, mismatches] =
+            self.per_stream(SENT_PER_STREAM, RECEIVED_PER_STREAM, [8 * n, 4 * n, results]);
         Round { inputs: [in_ptrs, in_sizes, out_caps, out_ptrs], kinds, checksums, out_sizes, statuses, mismatches }
     }
 
     /// Returns the arrays for `n` copies: the [`CopyJob`]s, and `n + 1` numbers of 32 bits, the prefix sum of their
     /// tiles.
     pub fn copies(&self, n: usize) -> [Array; 2] {
-        self.per_stream(SENT + RECEIVED, GATHERED, [n * size_of::<CopyJob>(), (n + 1) * 4])
+        self.per_stream(
+            SENT_PER_STREAM + RECEIVED_PER_STREAM,
+            GATHERED_PER_PIECE,
+            [n * size_of::<CopyJob>(), (n + 1) * 4],
+        )
     }
 
     /// Returns the arrays for zstd: frames, blocks, indexes of the compressed blocks, and the result for each block.
     pub fn zstd(&self, frames: usize, blocks: usize) -> [Array; 4] {
         let bytes =
             [frames * size_of::<Frame>(), blocks * size_of::<Block>(), blocks * 4, blocks * size_of::<BlockResult>()];
-        Self::packed((SENT + RECEIVED + GATHERED) * self.streams, self.end_of_rounds(), bytes)
+        Self::packed(
+            (SENT_PER_STREAM + RECEIVED_PER_STREAM + GATHERED_PER_PIECE) * self.streams,
+            self.end_of_rounds(),
+            bytes,
+        )
     }
 
     /// The offset at which the tables of decoders end and those of jobs begin.

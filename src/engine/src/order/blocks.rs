@@ -137,7 +137,7 @@ impl Blocks {
 
     /// Whether an order that is shuffled with `initial_fill` depends on the blocks. It does not if each block is one
     /// sample, or if the shuffle window is the whole epoch.
-    pub(crate) fn matter(&self, initial_fill: u64) -> bool {
+    pub(crate) fn affect_order(&self, initial_fill: u64) -> bool {
         initial_fill < self.samples() && self.largest() > 1
     }
 

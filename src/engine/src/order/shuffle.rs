@@ -13,7 +13,7 @@ use crate::spec::Spec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// In order.
-    No,
+    InOrder,
     /// All samples are shuffled in every epoch.
     All,
     /// All samples are shuffled in every epoch but the first.
@@ -64,11 +64,11 @@ impl Shuffle {
             (true, _, true) if spec.order.num_shards > 1 => Mode::Shard,
             (true, ..) => Mode::All,
             (_, true, _) => Mode::AllButFirst,
-            _ => Mode::No,
+            _ => Mode::InOrder,
         };
         let samples = blocks.samples();
         // Decided for all samples, not for those of the shard, so that all shards agree.
-        let by_chunks = mode != Mode::No && blocks.matter(spec.order.initial_fill);
+        let by_chunks = mode != Mode::InOrder && blocks.affect_order(spec.order.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
         let draws = weights.map(|weights| Draws::new(weights.clone()));
         let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, spec.order.initial_fill));
@@ -77,7 +77,7 @@ impl Shuffle {
 
     /// Whether any epoch is in random order.
     pub fn is_random(&self) -> bool {
-        self.mode != Mode::No || self.draws.is_some()
+        self.mode != Mode::InOrder || self.draws.is_some()
     }
 
     /// With chunk-aware shuffling, returns the average number of samples and of blocks in a shuffle window.
@@ -96,7 +96,7 @@ impl Shuffle {
             return draws.at(self.seed, epoch, position);
         }
         let range = match self.mode {
-            Mode::No => return position,
+            Mode::InOrder => return position,
             Mode::AllButFirst if epoch == 0 => return position,
             Mode::All | Mode::AllButFirst => 0..self.samples,
             Mode::Shard => self.shard.1.clone(),

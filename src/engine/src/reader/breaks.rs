@@ -10,7 +10,7 @@ use super::rows::integers;
 use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, of_store, united};
+use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
 use crate::spec::{Spec, is_location};
 use crate::store::Store;
 
@@ -51,7 +51,7 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
     let mut breaks = Vec::new();
     for name in &spec.samples.breaks.ends {
         if is_location(name) {
-            breaks = united(&breaks, &between(own_ends(spec, name, &first)?, &first));
+            breaks = merged(&breaks, &between(own_ends(spec, name, &first)?, &first));
             continue;
         }
         let read = |i: usize, store: &Arc<dyn Store>| -> Result<Vec<i64>> {
@@ -68,10 +68,10 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
             each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
         let joined =
             all.iter().zip(&first.stores).flat_map(|(ends, &start)| ends.iter().map(move |end| start as i64 + end));
-        breaks = united(&breaks, &between(joined.collect(), &first));
+        breaks = merged(&breaks, &between(joined.collect(), &first));
     }
     if spec.samples.breaks.auto {
-        breaks = united(&breaks, &uneven(spec, dataset, stores, &first)?);
+        breaks = merged(&breaks, &uneven(spec, dataset, stores, &first)?);
     }
     Ok(breaks)
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::{Opened, is_new};
+use super::opening::{Opened, is_first_log_of};
 use super::times::{Comparison, Meaning};
 use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
 use crate::dtype::DType;
@@ -102,7 +102,7 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
                          arrays; loaders, dali_zarr.zarr_reader and explain compare text",
                         axis.name
                     );
-                    if is_new(&text) {
+                    if is_first_log_of(&text) {
                         tracing::warn!("{text}");
                     }
                     None

@@ -198,10 +198,12 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
-        for text in notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| opening::is_new(text)) {
+        for text in
+            notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| opening::is_first_log_of(text))
+        {
             tracing::warn!("{text}");
         }
-        if let Some(text) = decoded.filter(|text| opening::is_new(text)) {
+        if let Some(text) = decoded.filter(|text| opening::is_first_log_of(text)) {
             tracing::info!("{text}");
         }
         let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());

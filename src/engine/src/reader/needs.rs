@@ -20,7 +20,7 @@ use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
 
 /// Maximum number of jobs that are planned to see what a shuffle window, or several batches in a row, need.
-const LOOK_AT_JOBS: usize = 1 << 16;
+const MAX_PLANNED_JOBS: usize = 1 << 16;
 
 /// Minimum and maximum number of batches that are planned ahead. The scheduler limits their jobs too.
 const MIN_LOOKAHEAD: usize = 8;
@@ -177,7 +177,7 @@ pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order
     let jobs = first.jobs.len();
     let shuffled = window_bytes(chunk_index, order, jobs.div_ceil(spec.batch_size));
     let working_set = first.uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
-    let batches = (LOOK_AT_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
+    let batches = (MAX_PLANNED_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
     let later = (1..batches).map(|i| plan(chunk_index, order, i * batch..(i + 1) * batch));
     let (new_per_batch, used_again) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
     Needs { jobs, working_set, new_per_batch, used_again, shuffled, ..needs }
@@ -224,7 +224,7 @@ fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator
 fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
     // Of a long window only a part is planned. The rest is assumed to be like it.
-    let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
+    let planned = samples.clamp(1, (MAX_PLANNED_JOBS / jobs.max(1)).max(1) as u64);
     let of_part: usize =
         plan(chunk_index, order, 0..planned).uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
     let bytes = of_part as u128 * u128::from(samples) / u128::from(planned);

@@ -257,7 +257,7 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
 
 /// Whether this is the first call of the process with `text`. A text that was logged isn't repeated: each reader of an
 /// epoch or a split would log the same. After ten thousand texts, every text counts as new.
-pub(super) fn is_new(text: &str) -> bool {
+pub(super) fn is_first_log_of(text: &str) -> bool {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     told.len() >= 10_000 || told.insert(text.to_owned())
@@ -272,7 +272,7 @@ pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         values: array.cf.decoded,
-        two_fills: array.fill != array.imaginary_fill,
+        complex_fill_parts_differ: array.fill != array.imaginary_fill,
     }
 }
 

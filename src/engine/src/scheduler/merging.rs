@@ -8,7 +8,7 @@ use super::admission::Admission;
 use super::chunks::{ChunkState, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::Group;
-use super::shard_indexes::{Known, NotHeld};
+use super::shard_indexes::{IndexPending, Known};
 use crate::chunk_index::{Location, Place, Range, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
@@ -35,11 +35,11 @@ impl Scheduler {
         let handle = head.handle;
         let known = match self.shards.get(shard, handle) {
             Ok(known) => known,
-            Err(NotHeld::NoRoom) => return Admission::Later,
+            Err(IndexPending::NoRoom) => return Admission::Later,
             Err(not_held) => {
                 let chunk = &mut self.chunks[handle];
                 chunk.state = ChunkState::AwaitsIndex;
-                if not_held == NotHeld::MustRead {
+                if not_held == IndexPending::MustRead {
                     self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id));
                 }
                 return Admission::Done;
@@ -114,10 +114,10 @@ impl Scheduler {
         }
         match self.shards.get(shard, handle) {
             Ok(_) => self.admit_unmerged(head),
-            Err(NotHeld::NoRoom) => Admission::Later,
+            Err(IndexPending::NoRoom) => Admission::Later,
             Err(not_held) => {
                 self.chunks[handle].state = ChunkState::AwaitsIndex;
-                if not_held == NotHeld::MustRead {
+                if not_held == IndexPending::MustRead {
                     self.backends.fetch.index(shard, chunk_index.key(id));
                 }
                 Admission::Done

@@ -10,7 +10,7 @@ use crate::messages::{GroupId, Handle};
 use crate::plan::IdHasher;
 
 /// While there is time, the limit on local reads is divided by this.
-const CALM: usize = 4;
+const RELAXED_READS_DIVISOR: usize = 4;
 
 /// A chunk of a read: its handle, the offset of its bytes in the read, the number of its bytes (`None`: all bytes of
 /// the read).
@@ -63,7 +63,8 @@ impl Reads {
     /// woken up, and each copy that it starts, delays the thread that launches a model's kernels.
     pub fn may_begin(&self, remote: bool, time: bool) -> bool {
         let limit = self.limits[usize::from(remote)];
-        self.in_flight[usize::from(remote)] < if time && !remote { limit.div_ceil(CALM) } else { limit }
+        self.in_flight[usize::from(remote)]
+            < if time && !remote { limit.div_ceil(RELAXED_READS_DIVISOR) } else { limit }
     }
 
     /// Records that a read begins. Returns its number.

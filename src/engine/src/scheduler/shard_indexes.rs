@@ -28,7 +28,7 @@ enum IndexState {
 
 /// The answer for a chunk whose shard index is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotHeld {
+pub(crate) enum IndexPending {
     /// The chunk waits, and the caller must read the index.
     MustRead,
     /// The chunk waits for a read under way.
@@ -64,15 +64,15 @@ impl Shards {
     }
 
     /// Returns the index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is
-    /// [`NotHeld::NoRoom`].
-    pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, NotHeld> {
+    /// [`IndexPending::NoRoom`].
+    pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, IndexPending> {
         let room = self.room();
         match self.states.entry(shard) {
-            Entry::Vacant(_) if !room => Err(NotHeld::NoRoom),
+            Entry::Vacant(_) if !room => Err(IndexPending::NoRoom),
             Entry::Vacant(e) => {
                 e.insert(IndexState::Reading(vec![chunk]));
                 self.reading += 1;
-                Err(NotHeld::MustRead)
+                Err(IndexPending::MustRead)
             }
             Entry::Occupied(mut e) => match e.get_mut() {
                 IndexState::Known { known, awaited } => {
@@ -81,7 +81,7 @@ impl Shards {
                 }
                 IndexState::Reading(waiting) => {
                     waiting.push(chunk);
-                    Err(NotHeld::Waits)
+                    Err(IndexPending::Waits)
                 }
             },
         }
@@ -171,19 +171,19 @@ mod tests {
         let known =
             || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(1000, 368);
-        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead));
-        assert_eq!(shards.get(shard(0), 2).err(), Some(NotHeld::Waits), "the second waits for the same read");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(IndexPending::MustRead));
+        assert_eq!(shards.get(shard(0), 2).err(), Some(IndexPending::Waits), "the second waits for the same read");
         assert_eq!(shards.set(shard(0), known()), [1, 2]);
         assert!(shards.get(shard(0), 3).is_ok());
         for i in 1..5 {
-            assert_eq!(shards.get(shard(i), 0).err(), Some(NotHeld::MustRead));
+            assert_eq!(shards.get(shard(i), 0).err(), Some(IndexPending::MustRead));
             shards.set(shard(i), known());
             assert!(shards.get(shard(i), 0).is_ok());
         }
         assert!(shards.bytes <= 1000 && shards.states.len() == shards.known.len());
-        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead), "the oldest made room");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(IndexPending::MustRead), "the oldest made room");
         assert_eq!(shards.set(shard(0), None), [1]);
-        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead), "a failure isn't remembered");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(IndexPending::MustRead), "a failure isn't remembered");
     }
 
     #[test]
@@ -191,11 +191,11 @@ mod tests {
         let known =
             || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(400, 368);
-        assert_eq!(shards.get(shard(0), 0).err(), Some(NotHeld::MustRead));
-        assert_eq!(shards.get(shard(1), 1).err(), Some(NotHeld::NoRoom), "one at a time");
+        assert_eq!(shards.get(shard(0), 0).err(), Some(IndexPending::MustRead));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(IndexPending::NoRoom), "one at a time");
         assert!(!shards.begin_read_ahead(shard(2)));
         shards.set(shard(0), known());
-        assert_eq!(shards.get(shard(1), 1).err(), Some(NotHeld::MustRead));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(IndexPending::MustRead));
         shards.set(shard(1), known());
         assert!(shards.get(shard(0), 0).is_ok(), "still there for the chunk that waited");
     }

@@ -111,7 +111,7 @@ impl<'a> Retries<'a> {
     ///
     /// # Errors
     /// If there is no next try. The error has the number of tries and the last answer.
-    pub fn another(&mut self, fault: Fault, have: u64) -> Result<Duration> {
+    pub fn next_pause(&mut self, fault: Fault, have: u64) -> Result<Duration> {
         self.tries += 1;
         self.failures = if have > self.best { 1 } else { self.failures + 1 };
         self.best = self.best.max(have);
@@ -162,10 +162,10 @@ mod tests {
     async fn failures_in_a_row_are_counted_anew_after_progress() {
         let policy = Policy { tries: 3, ..Policy::default() };
         let mut retries = Retries::new(&policy, "s3://b", "k");
-        assert!(retries.another(transient(), 0).is_ok() && retries.another(transient(), 0).is_ok());
-        assert!(retries.another(transient(), 10).is_ok(), "ten bytes more");
-        assert!(retries.another(transient(), 5).is_ok());
-        let error = retries.another(transient(), 10).unwrap_err();
+        assert!(retries.next_pause(transient(), 0).is_ok() && retries.next_pause(transient(), 0).is_ok());
+        assert!(retries.next_pause(transient(), 10).is_ok(), "ten bytes more");
+        assert!(retries.next_pause(transient(), 5).is_ok());
+        let error = retries.next_pause(transient(), 10).unwrap_err();
         assert_eq!(error.site().tries, Some(5));
         assert!(error.message().starts_with("5 tries failed") && error.message().ends_with("503"), "{error}");
     }
@@ -174,12 +174,13 @@ mod tests {
     async fn pauses_grow_and_servers_may_ask_for_more() {
         let policy = Policy { tries: 100, total: Duration::from_secs(1000), ..Policy::default() };
         let mut retries = Retries::new(&policy, "s3://b", "k");
-        let pauses: Vec<_> = (0..10).map(|_| retries.another(transient(), 0).unwrap().as_millis()).collect();
+        let pauses: Vec<_> = (0..10).map(|_| retries.next_pause(transient(), 0).unwrap().as_millis()).collect();
         for (i, pause) in pauses.iter().enumerate() {
             let most = (100 << i).min(10_000);
             assert!((most / 2..=most).contains(pause), "{pauses:?}");
         }
-        let asked = retries.another(Fault::Transient(Error::runtime("429"), Some(Duration::from_secs(20))), 0).unwrap();
+        let asked =
+            retries.next_pause(Fault::Transient(Error::runtime("429"), Some(Duration::from_secs(20))), 0).unwrap();
         assert_eq!(asked.as_secs(), 20);
     }
 
@@ -188,8 +189,8 @@ mod tests {
         let policy = Policy { total: Duration::from_secs(10), ..Policy::default() };
         let mut retries = Retries::new(&policy, "s3://b", "k");
         tokio::time::advance(Duration::from_secs(11)).await;
-        assert!(retries.another(transient(), 64 << 14).is_ok(), "1 MiB allows for 16 seconds more");
+        assert!(retries.next_pause(transient(), 64 << 14).is_ok(), "1 MiB allows for 16 seconds more");
         tokio::time::advance(Duration::from_secs(16)).await;
-        assert!(retries.another(transient(), 64 << 14).is_err());
+        assert!(retries.next_pause(transient(), 64 << 14).is_err());
     }
 }

@@ -7,7 +7,7 @@
 
 use dali_zarr_kernels::{Layout, Shuffle};
 
-use crate::codec::stream::{Walk, bytes};
+use crate::codec::stream::{HeaderResult, bytes};
 
 /// Length of the header in bytes. The table of blocks, or the bytes of a plain copy, follow it.
 const HEADER: usize = 16;
@@ -108,7 +108,7 @@ struct Header {
 }
 
 impl Header {
-    fn parse(chunk: &[u8], decoded_len: usize) -> Walk<Self> {
+    fn parse(chunk: &[u8], decoded_len: usize) -> HeaderResult<Self> {
         let [version, codec_version, flags, typesize]: [u8; 4] =
             bytes(chunk, 0).filter(|_| chunk.len() >= HEADER).ok_or("it is too short for a Blosc header")?;
         let field = |at| bytes(chunk, at).map(u32::from_le_bytes).unwrap_or(u32::MAX) as usize;
@@ -131,7 +131,7 @@ impl Header {
         Ok(Self { codec_version, flags, typesize: typesize.into(), blocksize })
     }
 
-    fn codec(&self) -> Walk<Inner> {
+    fn codec(&self) -> HeaderResult<Inner> {
         if self.codec_version != 1 {
             return Err("its Blosc chunk has another version of the compressor's format");
         }
@@ -172,7 +172,7 @@ impl Header {
         if split { self.typesize } else { 1 }
     }
 
-    fn streams(&self, chunk: &[u8], decoded_len: usize) -> Walk<Vec<BloscStream>> {
+    fn streams(&self, chunk: &[u8], decoded_len: usize) -> HeaderResult<Vec<BloscStream>> {
         const SHORT: &str = "a stream of its Blosc chunk lies outside of it";
         let (full, last) = (decoded_len / self.blocksize, decoded_len % self.blocksize);
         let splits = self.splits();

@@ -7,12 +7,12 @@
 //! is found only by decoding.
 
 use crate::codec::bits::Bits;
-use crate::codec::stream::{Checksum, Stream, Walk, bytes};
+use crate::codec::stream::{Checksum, HeaderResult, Stream, bytes};
 
 /// The largest expansion of deflate: a match decodes to at most 258 bytes and takes at least two bits.
 const MAX_RATIO: usize = 1032;
 
-pub(in crate::codec) fn inspect_gzip(data: &[u8], decoded_len: usize) -> Walk<Stream> {
+pub(in crate::codec) fn inspect_gzip(data: &[u8], decoded_len: usize) -> HeaderResult<Stream> {
     const SHORT: &str = "its gzip member ends within its header";
     let [id1, id2, method, flags]: [u8; 4] = bytes(data, 0).ok_or(SHORT)?;
     if (id1, id2, method) != (0x1f, 0x8b, 8) {
@@ -43,7 +43,7 @@ pub(in crate::codec) fn inspect_gzip(data: &[u8], decoded_len: usize) -> Walk<St
     Ok(Stream { start: at, len: trailer - at, checksum: Some(Checksum::Crc32(crc)) })
 }
 
-pub(in crate::codec) fn inspect_zlib(data: &[u8], decoded_len: usize) -> Walk<Stream> {
+pub(in crate::codec) fn inspect_zlib(data: &[u8], decoded_len: usize) -> HeaderResult<Stream> {
     const SHORT: &str = "its zlib stream is too short";
     let [cmf, flags]: [u8; 2] = bytes(data, 0).ok_or(SHORT)?;
     if cmf & 15 != 8 || cmf >> 4 > 7 || (u16::from(cmf) << 8 | u16::from(flags)) % 31 != 0 {
@@ -60,7 +60,7 @@ pub(in crate::codec) fn inspect_zlib(data: &[u8], decoded_len: usize) -> Walk<St
 
 /// Checks the stored blocks, up to the end or the first block of another type (RFC 1951 section 3.2.3). Of that block
 /// it checks only the code lengths.
-fn blocks(data: &[u8], decoded_len: usize) -> Walk<()> {
+fn blocks(data: &[u8], decoded_len: usize) -> HeaderResult<()> {
     const SHORT: &str = "its deflate stream ends within a block's header";
     if data.len().saturating_mul(MAX_RATIO) < decoded_len {
         return Err("its deflate stream is too short for the chunk's length");

@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use super::element::{Element, Typed, cast, map, promote, swap_bytes, with_element};
+use super::element::{Element, TypeWithOrder, cast, map, promote, swap_bytes, with_element};
 use crate::codec::chain::{Side, Step};
 use crate::codec::registry::Given;
 use crate::dtype::{DType, half_from_f64};
@@ -33,9 +33,9 @@ pub(in crate::codec) struct Arithmetic {
     /// The operation that decodes.
     operation: Operation,
     /// The type of encoded elements.
-    encoded: Typed,
+    encoded: TypeWithOrder,
     /// The type of decoded elements.
-    decoded: Typed,
+    decoded: TypeWithOrder,
 }
 
 impl Arithmetic {
@@ -69,7 +69,7 @@ impl Arithmetic {
     }
 
     /// Returns the types of encoded elements (the field `astype`) and of decoded elements (`dtype`).
-    fn types(codec: &Given<'_>) -> Result<(Typed, Typed)> {
+    fn types(codec: &Given<'_>) -> Result<(TypeWithOrder, TypeWithOrder)> {
         let decoded = codec.typed("dtype", codec.own())?;
         Ok((codec.typed("astype", Some(decoded))?, decoded))
     }
@@ -163,7 +163,7 @@ mod tests {
 
     fn run<S: Element, D: Element>(operation: Operation, swap: bool, values: &[S]) -> Vec<D> {
         let mut input: Vec<u8> = values.iter().flat_map(|v| v.bytes().as_ref().to_vec()).collect();
-        let (encoded, decoded) = (Typed { dtype: S::DTYPE, swap }, Typed { dtype: D::DTYPE, swap });
+        let (encoded, decoded) = (TypeWithOrder { dtype: S::DTYPE, swap }, TypeWithOrder { dtype: D::DTYPE, swap });
         if swap {
             swap_bytes(&mut input, S::DTYPE.size());
         }

@@ -9,14 +9,14 @@ use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 
 /// A type with a byte order, as a filter's configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::codec) struct Typed {
+pub(in crate::codec) struct TypeWithOrder {
     /// The type.
     pub dtype: DType,
     /// Whether elements are in the other byte order than this machine's.
     pub swap: bool,
 }
 
-impl Typed {
+impl TypeWithOrder {
     /// A type in native byte order.
     pub(in crate::codec) fn native(dtype: DType) -> Self {
         Self { dtype, swap: false }
@@ -345,10 +345,10 @@ mod tests {
             ("e", DType::F16, false),
             ("|b1", DType::Bool, false),
         ] {
-            assert_eq!(Typed::parse(text), Some(Typed { dtype, swap }), "{text}");
+            assert_eq!(TypeWithOrder::parse(text), Some(TypeWithOrder { dtype, swap }), "{text}");
         }
         for text in ["", "<", "f3", "complex64", "<M8[ns]", "O", "\u{e9}4"] {
-            assert_eq!(Typed::parse(text), None, "{text}");
+            assert_eq!(TypeWithOrder::parse(text), None, "{text}");
         }
     }
 

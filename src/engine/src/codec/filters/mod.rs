@@ -14,7 +14,7 @@ mod scale_offset;
 pub(super) use arithmetic::Arithmetic;
 pub(super) use cast_value::CastValue;
 pub(super) use checksum::{Checksum, Checksummed};
-pub(super) use element::Typed;
+pub(super) use element::TypeWithOrder;
 pub(super) use layout::{PackBits, Shuffle, SwapBytes, Transpose};
 pub(super) use lzma::Lzma;
 pub(super) use scale_offset::ScaleOffset;

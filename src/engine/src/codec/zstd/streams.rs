@@ -6,9 +6,9 @@ use dali_zarr_kernels::zstd::{Block, BlockKind, LiteralsKind};
 use dali_zarr_kernels::zstd_plan::plan;
 
 use super::entropy::{self, Huffman};
-use crate::codec::stream::{Checksum, Stream, Walk, bytes};
+use crate::codec::stream::{Checksum, HeaderResult, Stream, bytes};
 
-pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> Walk<Stream> {
+pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> HeaderResult<Stream> {
     let plan = plan(data, decoded_len)?;
     // The last table. Later blocks may repeat it; the plan has checked that there is one to repeat.
     let mut huffman = None;
@@ -22,7 +22,7 @@ pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> Walk<Stream>
 }
 
 /// Checks the literals section, 3.1.1.3.1. `own`: whether Huffman-coded literals have their own table.
-fn literals(data: &[u8], block: &Block, own: bool, huffman: &mut Option<Huffman>) -> Walk<()> {
+fn literals(data: &[u8], block: &Block, own: bool, huffman: &mut Option<Huffman>) -> HeaderResult<()> {
     if matches!(block.literals_kind, LiteralsKind::Raw | LiteralsKind::Run) {
         return Ok(());
     }
@@ -42,7 +42,7 @@ fn literals(data: &[u8], block: &Block, own: bool, huffman: &mut Option<Huffman>
 }
 
 /// Checks the sequences section after its modes, 3.1.1.3.2.
-fn sequences(data: &[u8], modes: u8) -> Walk<()> {
+fn sequences(data: &[u8], modes: u8) -> HeaderResult<()> {
     const BAD: &str = "the sequences of a block of its zstd frame are damaged";
     let mut at = 0;
     // Of literal lengths, offsets and match lengths: the position of the mode's bits, the largest symbol, and the

@@ -135,7 +135,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
     let is_random = is_shuffled || weights.is_some() || axes.iter().any(|a| a.random);
-    let by_chunks = is_shuffled && blocks.matter(*initial_fill);
+    let by_chunks = is_shuffled && blocks.affect_order(*initial_fill);
     let policy = spec.samples.out_of_bounds_policy;
     let reaches_out = geometry
         .table

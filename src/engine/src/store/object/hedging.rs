@@ -12,7 +12,7 @@ const FACTOR: u32 = 4;
 /// No request counts as slow before this time: a busy machine on our side delays answers by as much.
 const MIN_SLOW: Duration = Duration::from_millis(100);
 /// At most one request in this many is raced: a server that is slow as a whole must not get twice the load.
-const SHARE: u64 = 20;
+const REQUESTS_PER_HEDGE: u64 = 20;
 
 #[derive(Debug, Default)]
 struct AnswerTimes {
@@ -54,7 +54,7 @@ impl Hedging {
     /// Whether a second request may be sent now. If so, it is counted.
     pub fn allow(&self) -> bool {
         let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = (s.hedges + 1) * SHARE <= s.requests;
+        let may = (s.hedges + 1) * REQUESTS_PER_HEDGE <= s.requests;
         s.hedges += u64::from(may);
         may
     }

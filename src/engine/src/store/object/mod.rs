@@ -132,7 +132,7 @@ impl RemoteStore {
     /// # Errors
     /// If there is no next try.
     async fn pause(&self, retries: &mut Retries<'_>, fault: Fault, have: u64) -> Result<()> {
-        let pause = retries.another(fault, have)?;
+        let pause = retries.next_pause(fault, have)?;
         tokio::time::sleep(pause).await;
         self.runtime.counters.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())

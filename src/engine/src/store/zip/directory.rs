@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub crc: u32,
     /// Bytes between this entry and the next one, including the extra field of this entry's local header. Only that
     /// header tells how long the field is. At most `u32::MAX`.
-    pub spare: u32,
+    pub gap: u32,
     name: u32,
     name_len: u32,
     /// Bytes of the name, as it is encoded in the archive.
@@ -123,7 +123,7 @@ impl Directory {
         for &i in order.iter().rev() {
             let entry = &self.entries[i as usize];
             let least = entry.header + HEADER_LEN + u64::from(entry.stored_name_len);
-            let Some(spare) = least.checked_add(entry.compressed).and_then(|end| next.checked_sub(end)) else {
+            let Some(gap) = least.checked_add(entry.compressed).and_then(|end| next.checked_sub(end)) else {
                 return Err(Error::value(format!(
                     "entry {:?} of {} bytes at offset {} reaches into what begins at {next}; the archive is damaged",
                     self.name(entry),
@@ -132,8 +132,8 @@ impl Directory {
                 )));
             };
             next = entry.header;
-            spares |= spare;
-            self.entries[i as usize].spare = u32::try_from(spare).unwrap_or(u32::MAX);
+            spares |= gap;
+            self.entries[i as usize].gap = u32::try_from(gap).unwrap_or(u32::MAX);
         }
         self.tight = spares == 0 && next == 0;
         Ok(())
@@ -223,7 +223,7 @@ fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)
         compressed,
         size,
         crc: u32_at(bytes, 16),
-        spare: 0,
+        gap: 0,
         name: names.len() as u32,
         name_len: 0,
         stored_name_len: lens[0] as u16,

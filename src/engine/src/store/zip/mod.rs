@@ -37,7 +37,7 @@ use file::ArchiveFile;
 use inflate::{Inflater, check_crc};
 
 /// The key of the archive itself, in the store that holds it.
-const ITSELF: &str = "";
+const ARCHIVE_KEY: &str = "";
 /// Bytes of a local header without its name and extra field.
 const HEADER: usize = HEADER_LEN as usize;
 /// Bytes of a data descriptor, as most writers write it: a signature, a checksum, two sizes. It follows data of a size
@@ -104,7 +104,7 @@ impl Zip {
         let within = |e: Error| e.of_kind(ErrorKind::Value).at(Site::store(&*location));
         let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
             // Errors of `base` name the store already.
-            let found = base.read(ITSELF, range, version, Phase::Building, to).await;
+            let found = base.read(ARCHIVE_KEY, range, version, Phase::Building, to).await;
             let gone = || within(Error::value("expected a zip archive, but found nothing; check the URL"));
             found.map_err(|e| e.of_kind(ErrorKind::Value))?.ok_or_else(gone)
         };
@@ -167,7 +167,7 @@ impl Zip {
         }
         let behind = self.behind[usize::from(entry.has_descriptor())].load(Relaxed);
         // An extra field is no longer than this.
-        Place::Guess(least + u64::from(entry.spare.saturating_sub(behind).min(u32::from(u16::MAX))))
+        Place::Guess(least + u64::from(entry.gap.saturating_sub(behind).min(u32::from(u16::MAX))))
     }
 
     /// Returns where the entry's data begin, according to its local header.
@@ -198,7 +198,7 @@ impl Zip {
             return Err(wrong("its sizes or checksum differ from the directory's"));
         }
         let extra = u32::from(u16_at(header, 28));
-        let behind = entry.spare.checked_sub(extra).ok_or_else(|| wrong("its data reach into the next entry"))?;
+        let behind = entry.gap.checked_sub(extra).ok_or_else(|| wrong("its data reach into the next entry"))?;
         // One program wrote all entries in the same way, so the next guess relies on this number.
         self.behind[usize::from(entry.has_descriptor())].store(behind, Relaxed);
         Ok(entry.header + HEADER_LEN + u64::from(entry.stored_name_len) + u64::from(extra))
@@ -206,7 +206,7 @@ impl Zip {
 
     /// Fills `to` with bytes of the archive, from `offset` on.
     async fn fill(&self, offset: u64, to: &mut [u8], phase: Phase) -> Result<()> {
-        let found = self.base.read(ITSELF, ByteRange::From(offset), self.version.as_ref(), phase, to).await?;
+        let found = self.base.read(ARCHIVE_KEY, ByteRange::From(offset), self.version.as_ref(), phase, to).await?;
         found.map(|_| ()).ok_or_else(gone)
     }
 
@@ -256,7 +256,7 @@ impl Zip {
         }
         let range = data..data + entry.compressed;
         let mut inflater = Inflater::new(entry, offset, to);
-        let found = self.base.stream(ITSELF, range, self.version.as_ref(), phase, &mut inflater).await?;
+        let found = self.base.stream(ARCHIVE_KEY, range, self.version.as_ref(), phase, &mut inflater).await?;
         found.ok_or_else(gone)?;
         inflater.finish()
     }
