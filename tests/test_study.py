@@ -299,7 +299,7 @@ def test_the_page_is_of_the_committed_results(study):
         assert not results.exists(), "results without a page: examples/study/page.py writes it"
         return
     assert page.filled(page.TEMPLATE.read_text(), results) == page.PAGE.read_text()
-    told = (page.PAGE.parents[2] / "README.md").read_text().split("In [the study](docs/project/study.md)")[1].split("\n\n")[0]
+    told = (page.PAGE.parents[2] / "README.md").read_text().split("(docs/project/study.md)")[1].split("\n\n")[0]
     places = ["bars/ten-hours/DataLoader"]
     places += [f"bars/{store}/dali_zarr" for store in ("ten-hours", "one-hour", "uncompressed")]
     places += [f"bars-cuda-graph/{store}/dali_zarr" for store in ("one-hour", "blosc-lz4", "uncompressed")]
