@@ -1,7 +1,7 @@
 //! Compares what is explained with what a reader does.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::memory::simulated;
 use super::reads::reads_per_chunk;
@@ -40,12 +40,17 @@ fn spec(folder: &Path, batch: usize) -> Spec {
 /// Returns the number of chunks that a reader reads for `batches` batches. It prepares one batch at a time; the last
 /// one isn't taken.
 fn read_by_a_reader(spec: &Spec, batches: usize) -> u64 {
-    let count = |reader: &Reader| reader.stats().to_json()["chunks_read"].as_u64().unwrap();
-    let settled = |reader: &Reader| {
-        let mut last = count(reader);
+    let count = |reader: &Reader, name: &str| reader.stats().to_json()[name].as_u64().unwrap();
+    // Waits until the reader has finished this number of batches and reads nothing more.
+    let settled = |reader: &Reader, finished: usize| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while count(reader, "batches") < finished as u64 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut last = count(reader, "chunks_read");
         loop {
             std::thread::sleep(Duration::from_millis(30));
-            let now = count(reader);
+            let now = count(reader, "chunks_read");
             if now == last {
                 return now;
             }
@@ -53,12 +58,12 @@ fn read_by_a_reader(spec: &Spec, batches: usize) -> u64 {
         }
     };
     let reader = Reader::open(spec.clone()).unwrap();
-    for _ in 1..batches {
+    for batch in 1..batches {
         // Wait between batches, so that plans come before chunks are dropped.
-        settled(&reader);
+        settled(&reader, batch);
         reader.next_batch().unwrap();
     }
-    settled(&reader)
+    settled(&reader, batches)
 }
 
 #[test]

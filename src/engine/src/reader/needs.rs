@@ -261,7 +261,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         waits_for_plans: order.window().is_some() || (order.is_random() && needs.used_again > 0),
         index_output: spec.samples.return_index,
         shared_tasks: budget.host.shared,
-        finds_shared_tasks: spec.resources.decode_threads.is_none(),
+        first_shared_tasks: spec.resources.decode_threads.is_none().then(|| budget.host.threads.div_ceil(2)),
         limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),
     }
 }

@@ -91,9 +91,9 @@ pub(crate) struct Rules {
     /// Most chunks that decode threads may decode at a time in the GPU's place, to leave the GPU to a model that
     /// trains. 0: none.
     pub shared_tasks: usize,
-    /// Whether trials find the number of these tasks while a model trains, from 1 to `shared_tasks`. Otherwise it is
-    /// always `shared_tasks`.
-    pub finds_shared_tasks: bool,
+    /// Where trials begin that find the number of these tasks while a model trains, at most `shared_tasks`. `None`: the
+    /// number is always `shared_tasks`.
+    pub first_shared_tasks: Option<usize>,
     /// Finds the `host_memory_limit` that would be enough for an oversized chunk.
     pub limit_finder: LimitFinder,
 }
@@ -168,9 +168,9 @@ impl Scheduler {
         let Setup { shared, rules, fetch, decode, lanes, staging, slots, gds_buffer, gds, .. } = setup;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
         let max_waiting = if lanes.is_some() { rules.max_active } else { 0 };
-        let tasks = match rules.finds_shared_tasks {
-            true => TaskLimit::found(rules.shared_tasks, max_waiting),
-            false => TaskLimit::fixed(rules.shared_tasks),
+        let tasks = match rules.first_shared_tasks {
+            Some(first) => TaskLimit::found(first, rules.shared_tasks, max_waiting),
+            None => TaskLimit::fixed(rules.shared_tasks),
         };
         let sharing = Sharing::new(tasks, max_waiting);
         Self {

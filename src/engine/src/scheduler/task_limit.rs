@@ -5,19 +5,24 @@
 //! the consumer takes. So the limit is found by trials. In a trial, windows of batches with the present limit and with a
 //! candidate alternate. The shorter window of a pair wins it. The trial ends when one side leads by enough pairs.
 //!
-//! Pairs are counted, not times added: a validation, a checkpoint or a slow step costs one pair and decides nothing. No
-//! constant here depends on the speed of a machine.
+//! Training stops now and then for a validation or a checkpoint, perhaps at the same place of each pair. So the longest
+//! steps of a window aren't counted, and pairs are counted instead of adding up their times. No constant here depends on
+//! the speed of a machine.
 
 use std::time::Duration;
 
-/// Batches of a window that are timed, for each batch that can wait: several bursts of the GPU, so that one more or less
-/// matters little.
+/// Batches of a window that are timed, for each batch that can wait: a few bursts of the GPU.
 const TIMED: usize = 4;
 /// With fewer batches, one slow step would decide a window.
 const MIN_TIMED: usize = 32;
 /// The lead in pairs with which a candidate is accepted, and the one of the present limit with which it is refused.
 const ACCEPT: i32 = 4;
 const REFUSE: i32 = 3;
+/// How many of the longest steps of a window aren't counted. Two, because a window may have one more validation than its
+/// neighbour.
+const LEFT_OUT: usize = 2;
+/// The candidate is refused if the trial has decided nothing after this number of pairs.
+const MAX_PAIRS: usize = 24;
 /// Windows before the first trial, and after trials that changed nothing: these double up to the last number.
 const FIRST_PAUSE: usize = 4;
 const MIN_PAUSE: usize = 32;
@@ -54,13 +59,22 @@ struct Trial {
     windows: usize,
     /// Batches taken in this window.
     batches: usize,
-    /// Time of the pair's windows: with the limit, with the candidate.
+    /// Times of the pair's windows, without their longest steps: with the limit, with the candidate.
     times: [Duration; 2],
+    /// The longest steps of this window.
+    longest: [Duration; LEFT_OUT],
 }
 
 impl Trial {
     fn new(candidate: usize) -> Self {
-        Self { candidate, lead: 0, windows: 0, batches: 0, times: [Duration::ZERO; 2] }
+        Self {
+            candidate,
+            lead: 0,
+            windows: 0,
+            batches: 0,
+            times: [Duration::ZERO; 2],
+            longest: [Duration::ZERO; LEFT_OUT],
+        }
     }
 
     /// Whether the candidate applies in this window: in the second, third, sixth, seventh, ...
@@ -68,15 +82,26 @@ impl Trial {
         matches!(self.windows % 4, 1 | 2)
     }
 
+    /// Counts a step of this window. If it is one of the longest, it displaces another one, which is counted instead.
+    fn time(&mut self, mut step: Duration) {
+        for longest in &mut self.longest {
+            if step > *longest {
+                std::mem::swap(longest, &mut step);
+            }
+        }
+        self.times[usize::from(self.uses_candidate())] += step;
+    }
+
     /// Ends a window. Returns whether the candidate is accepted, once that is known.
     fn end_window(&mut self) -> Option<bool> {
-        (self.windows, self.batches) = (self.windows + 1, 0);
+        (self.windows, self.batches, self.longest) = (self.windows + 1, 0, [Duration::ZERO; LEFT_OUT]);
         if !self.windows.is_multiple_of(2) {
             return None;
         }
         let [limit, candidate] = std::mem::take(&mut self.times);
         self.lead += if candidate < limit { 1 } else { -1 };
-        (self.lead >= ACCEPT || self.lead <= -REFUSE).then_some(self.lead > 0)
+        let ended = self.lead >= ACCEPT || self.lead <= -REFUSE || self.windows >= 2 * MAX_PAIRS;
+        ended.then_some(self.lead >= ACCEPT)
     }
 }
 
@@ -86,9 +111,9 @@ impl TaskLimit {
         Self::new(limit, [limit, limit], 0)
     }
 
-    /// A limit that begins at half of `max`, rounded up, and is found by trials. At most `max_waiting` finished batches can wait.
-    pub fn found(max: usize, max_waiting: usize) -> Self {
-        Self::new(max.div_ceil(2), [1.min(max), max], max_waiting)
+    /// A limit from 1 to `max` that begins at `begin` and is found by trials. At most `max_waiting` finished batches can wait.
+    pub fn found(begin: usize, max: usize, max_waiting: usize) -> Self {
+        Self::new(begin.min(max), [1.min(max), max], max_waiting)
     }
 
     fn new(limit: usize, [min, max]: [usize; 2], max_waiting: usize) -> Self {
@@ -124,7 +149,7 @@ impl TaskLimit {
         };
         trial.batches += 1;
         if trial.batches > self.untimed {
-            trial.times[usize::from(trial.uses_candidate())] += interval;
+            trial.time(interval);
         }
         if trial.batches == self.untimed + self.timed
             && let Some(accepted) = trial.end_window()
@@ -225,7 +250,7 @@ mod tests {
     #[test]
     fn it_takes_all_threads_where_that_pays() {
         for seed in 0..20 {
-            let mut limit = TaskLimit::found(16, 10);
+            let mut limit = TaskLimit::found(8, 16, 10);
             assert_eq!(limit.get(), 8);
             let (mean, counts) = train(&mut limit, GRAPHS, 0.1, 40_000, 10_000, seed);
             assert!(mean < 1.01 * GRAPHS(16.0), "{seed}: {mean} {counts:?}");
@@ -236,7 +261,7 @@ mod tests {
     #[test]
     fn it_leaves_cores_to_a_thread_that_launches_kernels() {
         for (seed, noise) in (0..20).flat_map(|seed| [(seed, 0.05), (seed, 0.3)]) {
-            let mut limit = TaskLimit::found(16, 10);
+            let mut limit = TaskLimit::found(8, 16, 10);
             let (mean, counts) = train(&mut limit, LAUNCHES, noise, 40_000, 0, seed);
             assert!(mean < 1.02 * LAUNCHES(8.0), "{seed} {noise}: {mean} {counts:?}");
         }
@@ -245,7 +270,7 @@ mod tests {
     #[test]
     fn it_follows_a_model_that_changes() {
         for seed in 0..20 {
-            let mut limit = TaskLimit::found(16, 10);
+            let mut limit = TaskLimit::found(8, 16, 10);
             train(&mut limit, GRAPHS, 0.1, 40_000, 0, seed);
             let (mean, counts) = train(&mut limit, LAUNCHES, 0.1, 140_000, 70_000, seed);
             assert!(mean < 1.03 * LAUNCHES(8.0), "{seed}: {mean} {counts:?}");
@@ -254,10 +279,32 @@ mod tests {
 
     #[test]
     fn it_keeps_its_bounds_where_nothing_matters() {
-        for max in [1, 2, 3, 64] {
-            let mut limit = TaskLimit::found(max, 4);
+        for max in [1_usize, 2, 3, 64] {
+            let mut limit = TaskLimit::found(max.div_ceil(2), max, 4);
             let (_, counts) = train(&mut limit, |_| 8.0, 0.2, 50_000, 0, 3);
             assert_eq!(counts[0] + counts.iter().skip(max + 1).sum::<usize>(), 0, "{max}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn validations_at_the_same_place_of_each_pair_dont_mislead_it() {
+        // A window has 50 batches.
+        for (every, seed) in
+            [30, 50, 100, 150, 200, 400].into_iter().flat_map(|every| (0..5).map(move |seed| (every, seed)))
+        {
+            for (model, best) in [(GRAPHS as Model, 16.0), (LAUNCHES, 8.0)] {
+                let mut limit = TaskLimit::found(8, 16, 10);
+                let (mut state, mut sum) = (seed, 0.0);
+                for batch in 0..60_000 {
+                    state = 6_364_136_223_846_793_005_u64.wrapping_mul(state).wrapping_add(1_442_695_040_888_963_407);
+                    let step =
+                        model(limit.get() as f64) * (1.0 + 0.1 * ((state >> 40) as f64 / f64::from(1 << 24) - 0.5));
+                    let validation = if batch % every == every - 1 { 400.0 } else { 0.0 };
+                    sum += if batch >= 20_000 { model(limit.get() as f64) } else { 0.0 };
+                    limit.taken(Duration::from_secs_f64((step + validation) / 1e3));
+                }
+                assert!(sum / 40_000.0 < 1.01 * model(best), "{every} {seed}: {limit:?}");
+            }
         }
     }
 
@@ -271,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_trial_changes_nothing() {
-        let mut limit = TaskLimit::found(16, 10);
+        let mut limit = TaskLimit::found(8, 16, 10);
         let mut tried = 0;
         for _ in 0..20_000 {
             limit.taken(Duration::from_millis(8));

@@ -49,7 +49,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     });
     let mut config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
-    config.rules.finds_shared_tasks = random.below(2) == 0;
+    config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
     let reader = SimulatedReader {
         chunk_index: Arc::clone(chunk_index),
         ops: opened.ops.clone(),
