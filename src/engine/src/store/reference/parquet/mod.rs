@@ -1,12 +1,12 @@
 //! Parquet files, as far as references need them: flat columns of integers and bytes, from memory.
 //!
-//! Format: Apache Parquet 2.10, with the encodings that fastparquet and Arrow choose for such columns (plain values and
-//! dictionaries), data pages of both versions, and pages that are uncompressed or compressed by zstd, Snappy or gzip.
-//! Anything else is an error.
+//! Format: Apache Parquet 2.10, with the encodings that fastparquet and Arrow choose for such columns: plain values and
+//! dictionaries. Data pages have either version. Pages are uncompressed, or compressed by zstd, Snappy or gzip. Anything
+//! else is an error.
 //!
-//! The crate parquet is not used. It allocates what damaged files claim (a page header of 30 bytes makes it fill 64
-//! GiB, and a failed allocation ends the process), and it takes a minute of processor time to build with its
-//! dependencies. Here every number is checked against the file. The decompressed sizes that pages claim are checked
+//! The crate parquet is not used. It allocates what damaged files claim: a page header of 30 bytes makes it fill 64 GiB,
+//! and a failed allocation ends the process. With its dependencies it takes a minute of processor time to build. Here
+//! every number is checked against the file. The decompressed sizes that pages claim are checked
 //! against a limit for the whole file.
 
 mod page;
