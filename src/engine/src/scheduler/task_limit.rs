@@ -1,9 +1,10 @@
 //! Finds how many decode threads should work in the GPU's place while a model trains.
 //!
-//! More threads spare the GPU, but they take cores, caches and memory bandwidth from the thread that launches the model's
-//! kernels. Which effect is larger depends on the model and the machine, and shows only in the time between two batches that
-//! the consumer takes. So the limit is found by trials. In a trial, windows of batches with the present limit and with a
-//! candidate alternate. The shorter window of a pair wins it. The trial ends when one side leads by enough pairs.
+//! More threads relieve the GPU, but they take cores, caches and memory bandwidth from the thread that launches the
+//! model's kernels. Which effect is larger depends on the model and the machine. It shows only in the time from one batch
+//! that the consumer takes to the next. So trials find the limit. A trial alternates windows of batches with the present
+//! limit and with a candidate. The shorter window of a pair wins the pair. The trial ends when one side leads by enough
+//! pairs.
 //!
 //! Training stops now and then for a validation or a checkpoint, perhaps at the same place of each pair. So the longest
 //! steps of a window aren't counted, and pairs are counted instead of adding up their times. No constant here depends on
@@ -11,41 +12,46 @@
 
 use std::time::Duration;
 
-/// Batches of a window that are timed, for each batch that can wait: a few bursts of the GPU.
+/// A window has this many timed batches for each batch that can wait. That is a few bursts of the GPU.
 const TIMED: usize = 4;
-/// With fewer batches, one slow step would decide a window.
+/// The least number of timed batches of a window. With fewer, one slow step would decide it.
 const MIN_TIMED: usize = 32;
-/// The lead in pairs with which a candidate is accepted, and the one of the present limit with which it is refused.
+/// The candidate is accepted if it leads by this many pairs.
 const ACCEPT: i32 = 4;
+/// The candidate is refused if the present limit leads by this many pairs.
 const REFUSE: i32 = 3;
 /// How many of the longest steps of a window aren't counted. Two, because a window may have one more validation than its
 /// neighbour.
 const LEFT_OUT: usize = 2;
 /// The candidate is refused if the trial has decided nothing after this number of pairs.
 const MAX_PAIRS: usize = 24;
-/// Windows before the first trial, and after trials that changed nothing: these double up to the last number.
+/// Windows without a trial: at first, and after a trial that was interrupted.
 const FIRST_PAUSE: usize = 4;
+/// Windows without a trial after a larger and a smaller limit were refused. The number doubles each time, up to
+/// [`MAX_PAUSE`].
 const MIN_PAUSE: usize = 32;
 const MAX_PAUSE: usize = 512;
 
-/// The limit on tasks of decode threads for chunks that the GPU could decode.
+/// The limit on tasks of the decode threads that run in the GPU's place at a time.
 #[derive(Debug)]
 pub(super) struct TaskLimit {
+    /// The present limit.
     limit: usize,
     min: usize,
     max: usize,
-    /// Batches of a window that aren't timed, since they may have been decoded under the limit of the window before; and those
-    /// that are.
+    /// The first batches of a window, which aren't timed: the limit of the window before may have applied to them.
     untimed: usize,
+    /// The other batches of a window.
     timed: usize,
-    /// `None`: between trials.
+    /// The trial under way; `None` between trials.
     trial: Option<Trial>,
-    /// Batches before the next trial, and windows before the one after it.
+    /// Number of batches until the next trial.
     pause: usize,
+    /// Number of windows of the next pause.
     next_pause: usize,
     /// Whether the next candidate is larger than the limit.
     up: bool,
-    /// Candidates that were refused in a row.
+    /// Number of candidates that were refused in a row.
     refused: usize,
 }
 
@@ -53,11 +59,11 @@ pub(super) struct TaskLimit {
 #[derive(Debug)]
 struct Trial {
     candidate: usize,
-    /// Pairs that the candidate won, less those that it lost.
+    /// Number of pairs that the candidate won, minus the number that it lost.
     lead: i32,
-    /// Windows that have ended.
+    /// Number of windows that have ended.
     windows: usize,
-    /// Batches taken in this window.
+    /// Number of batches that were taken in this window.
     batches: usize,
     /// Times of the pair's windows, without their longest steps: with the limit, with the candidate.
     times: [Duration; 2],
@@ -106,12 +112,13 @@ impl Trial {
 }
 
 impl TaskLimit {
-    /// A limit that stays.
+    /// Makes a limit that never changes.
     pub fn fixed(limit: usize) -> Self {
         Self::new(limit, [limit, limit], 0)
     }
 
-    /// A limit from 1 to `max` that begins at `begin` and is found by trials. At most `max_waiting` finished batches can wait.
+    /// Makes a limit from 1 to `max` that begins at `begin`. Trials change it. At most `max_waiting` finished batches can
+    /// wait.
     pub fn found(begin: usize, max: usize, max_waiting: usize) -> Self {
         Self::new(begin.min(max), [1.min(max), max], max_waiting)
     }
@@ -133,12 +140,12 @@ impl TaskLimit {
         }
     }
 
-    /// The limit that applies now.
+    /// Returns the limit that applies now.
     pub fn get(&self) -> usize {
         self.trial.as_ref().filter(|trial| trial.uses_candidate()).map_or(self.limit, |trial| trial.candidate)
     }
 
-    /// The consumer took a batch so long after the one before, while the CPU helps.
+    /// Records that the consumer took a batch, `interval` after the batch before. Called only while the CPU helps.
     pub fn taken(&mut self, interval: Duration) {
         let Some(trial) = &mut self.trial else {
             self.pause = self.pause.saturating_sub(1);
@@ -158,14 +165,15 @@ impl TaskLimit {
         }
     }
 
-    /// The CPU no longer helps. A trial under way says nothing, since the times of its windows have another reason.
+    /// Records that the CPU no longer helps. This ends a trial without a result: the times of its windows now have another
+    /// cause.
     pub fn interrupt(&mut self) {
         if self.trial.take().is_some() {
             self.rest(FIRST_PAUSE);
         }
     }
 
-    /// A quarter more or less than the limit; `None` if that isn't possible.
+    /// Returns the next candidate, a quarter more or less than the limit; `None` if that is beyond the bounds.
     fn candidate(&self) -> Option<usize> {
         let step = (self.limit / 4).max(1);
         let candidate =
@@ -185,12 +193,12 @@ impl TaskLimit {
         if !accepted {
             return self.refuse();
         }
-        // On in the same direction. The limit before this one has just lost, so the other direction counts as refused.
+        // The next candidate lies in the same direction. The other direction counts as refused: the old limit has just lost.
         (self.limit, self.refused, self.next_pause) = (trial.candidate, 1, MIN_PAUSE);
         self.begin_trial();
     }
 
-    /// The next candidate lies in the other direction. When both were refused, it has time.
+    /// Turns to the other direction, or pauses if both were refused.
     fn refuse(&mut self) {
         self.up = !self.up;
         self.refused += 1;
@@ -211,16 +219,16 @@ impl TaskLimit {
 mod tests {
     use super::*;
 
-    /// Milliseconds of a step with so many threads: a whole number of threads is best, and each more or less costs some percent.
+    /// Returns the milliseconds of a training step with this number of decode threads.
     type Model = fn(f64) -> f64;
 
-    /// Steps of one CUDA graph: threads cost nothing, and spare the GPU.
+    /// Each step is one CUDA graph: threads cost nothing and relieve the GPU.
     const GRAPHS: Model = |threads| 8.0 * (1.1 - 0.005 * threads);
-    /// Kernels that a thread launches one by one, which more threads than 8 slow.
+    /// A thread launches kernels one by one: more than 8 decode threads slow it.
     const LAUNCHES: Model = |threads| 8.0 * (1.08 + 0.01 * (8.0 - threads).abs() + 0.01 * (threads - 8.0).max(0.0));
 
-    /// A consumer of `batches` batches, whose steps vary by `noise` in all: the mean time of a step after the first `skipped`, and
-    /// how often each limit applied there.
+    /// Trains for `batches` steps whose times vary by `noise` in each direction. Returns the mean time of the steps after
+    /// the first `skipped`, and for each limit how many of these steps it applied to.
     fn train(
         limit: &mut TaskLimit,
         model: Model,
