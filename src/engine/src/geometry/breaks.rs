@@ -60,7 +60,7 @@ mod tests {
     use super::merged;
 
     #[test]
-    fn lists_are_united() {
+    fn lists_are_merged() {
         for (one, other, expected) in [
             (&[][..], &[][..], &[][..]),
             (&[1, 4], &[], &[1, 4]),

@@ -227,8 +227,7 @@ mod tests {
     /// A thread launches kernels one by one: more than 8 decode threads slow it.
     const LAUNCHES: Model = |threads| 8.0 * (1.08 + 0.01 * (8.0 - threads).abs() + 0.01 * (threads - 8.0).max(0.0));
 
-    /// Trains for `batches` steps whose times vary by `noise` in each direction. Returns the mean time of the steps after
-    /// the first `skipped`, and for each limit how many of these steps it applied to.
+    /// Trains as [`train_and_validate`] does, with a validation every 700 steps.
     fn train(
         limit: &mut TaskLimit,
         model: Model,
@@ -237,20 +236,35 @@ mod tests {
         skipped: usize,
         seed: u64,
     ) -> (f64, Vec<usize>) {
+        train_and_validate(limit, model, noise, batches, skipped, seed, 700)
+    }
+
+    /// Trains for `batches` steps whose times vary by `noise` in each direction. A validation follows every `every`-th
+    /// step. Returns the mean time of the steps after the first `skipped`, without validations, and for each limit how
+    /// many of these steps it applied to.
+    fn train_and_validate(
+        limit: &mut TaskLimit,
+        model: Model,
+        noise: f64,
+        batches: usize,
+        skipped: usize,
+        seed: u64,
+        every: usize,
+    ) -> (f64, Vec<usize>) {
         let (mut state, mut sum, mut counts) = (seed, 0.0, vec![0; 65]);
         for batch in 0..batches {
             let threads = limit.get();
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let chance = (state >> 40) as f64 / f64::from(1 << 24);
-            // Every sixth step a burst takes a part of the GPU, and every 700th one a validation comes between.
+            // Every sixth step a burst takes a part of the GPU.
             let burst = if batch % 6 == 0 { 1.2 } else { 0.96 };
-            let pause = if batch % 700 == 650 { 400.0 } else { 0.0 };
+            let validation = if batch % every == every - 1 { 400.0 } else { 0.0 };
             let step = model(threads as f64) * burst * (1.0 + noise * (2.0 * chance - 1.0));
             if batch >= skipped {
                 sum += step;
                 counts[threads] += 1;
             }
-            limit.taken(Duration::from_secs_f64((step + pause) / 1e3));
+            limit.taken(Duration::from_secs_f64((step + validation) / 1e3));
         }
         (sum / (batches - skipped) as f64, counts)
     }
@@ -302,16 +316,8 @@ mod tests {
         {
             for (model, best) in [(GRAPHS as Model, 16.0), (LAUNCHES, 8.0)] {
                 let mut limit = TaskLimit::found(8, 16, 10);
-                let (mut state, mut sum) = (seed, 0.0);
-                for batch in 0..60_000 {
-                    state = 6_364_136_223_846_793_005_u64.wrapping_mul(state).wrapping_add(1_442_695_040_888_963_407);
-                    let step =
-                        model(limit.get() as f64) * (1.0 + 0.1 * ((state >> 40) as f64 / f64::from(1 << 24) - 0.5));
-                    let validation = if batch % every == every - 1 { 400.0 } else { 0.0 };
-                    sum += if batch >= 20_000 { model(limit.get() as f64) } else { 0.0 };
-                    limit.taken(Duration::from_secs_f64((step + validation) / 1e3));
-                }
-                assert!(sum / 40_000.0 < 1.01 * model(best), "{every} {seed}: {limit:?}");
+                let (mean, _) = train_and_validate(&mut limit, model, 0.05, 60_000, 20_000, seed, every);
+                assert!(mean < 1.01 * model(best), "{every} {seed}: {limit:?}");
             }
         }
     }

@@ -167,9 +167,9 @@ pub trait Store: Send + Sync {
     /// no such key. If `version` is given, the value must still have it (see [`Found::version`]).
     ///
     /// # Errors
-    /// If the store can't tell whether the key exists, there is something else than a value (such as a directory), the
-    /// value ends before the bytes that [`ByteRange::From`] asks for, or it was replaced. Errors are returned after the
-    /// last try.
+    /// If the store can't tell whether the key exists, or the key holds no value but, for example, a directory. Also if the
+    /// value was replaced, or ends before the bytes that [`ByteRange::From`] asks for. Errors are returned after the last
+    /// try.
     async fn read(
         &self,
         key: &str,

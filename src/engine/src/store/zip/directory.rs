@@ -119,7 +119,7 @@ impl Directory {
     fn measure(&mut self, until: u64) -> Result<()> {
         let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
         order.sort_unstable_by_key(|&i| self.entries[i as usize].header);
-        let (mut next, mut spares) = (until, 0);
+        let (mut next, mut gaps) = (until, 0);
         for &i in order.iter().rev() {
             let entry = &self.entries[i as usize];
             let least = entry.header + HEADER_LEN + u64::from(entry.stored_name_len);
@@ -132,10 +132,10 @@ impl Directory {
                 )));
             };
             next = entry.header;
-            spares |= gap;
+            gaps |= gap;
             self.entries[i as usize].gap = u32::try_from(gap).unwrap_or(u32::MAX);
         }
-        self.tight = spares == 0 && next == 0;
+        self.tight = gaps == 0 && next == 0;
         Ok(())
     }
 
