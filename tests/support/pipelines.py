@@ -20,6 +20,7 @@ from support.server import Server
 T = TypeVar("T")
 
 _STATE = re.compile(rb"\nState:\t(.)")
+_OPENING = b"Name:\tdali-zarr-open"
 
 # The operator's arguments that change how it works but not what it delivers: the oracle doesn't take them.
 _HOW = {
@@ -211,7 +212,8 @@ def _threads() -> tuple[list[str], dict[str, bytes]]:
                 os.close(file)
         except OSError:  # it has ended
             continue
-        if status.startswith((b"Name:\tdali-zarr", b"Name:\t[DALI]")):
+        # Threads that cuFile begins while a reader is opened have the name of the thread that opens it.
+        if status.startswith((b"Name:\tdali-zarr", b"Name:\t[DALI]")) and not status.startswith(_OPENING):
             name = f"{status[6 : status.index(10)].decode()} {task}"
             turns[name] = status[status.index(b"\nvoluntary_ctxt_switches:") :]
             if _STATE.search(status)[1] in b"RD":
