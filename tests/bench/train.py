@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     add("--turns", type=int, default=1, help="bars of real data, each between two of synthetic data")
     add("--queues", type=int, default=8, help="least length of a real bar in reader's queues, in twice the time at most")
     add("--decode-threads", type=int, help="of the reader; by default it finds how many decode in the GPU's place")
-    add("--settle", type=float, default=60.0, help="seconds of training, at most, for the reader to find that before the first bar")
+    add("--settle", type=float, default=100.0, help="most seconds of training for the reader to find that before the first bar")
     add("--time-limit", type=float, default=3600.0, help="seconds for everything; no row begins that might not end in time")
     add("--output", type=Path, default=Path("bench-train"), help="folder for results.json and pictures")
     add("--data", type=Path, default=Path("bench-data/train"), help="folder for the stores, better in memory (/dev/shm)")

@@ -211,15 +211,16 @@ def find_threads(source: Source, trainer: Trainer, plan: Plan) -> None:
     """Trains until the reader has found how many threads decode in the GPU's place, for ``plan.settle`` seconds at most."""
     cuda, queue = trainer.setting.device.type == "cuda", round(plan.agree(source.queue))
     # The reader's trials compare windows of so many batches. It pauses for many windows when it has found a number.
-    window = queue + max(4 * queue, 32)
+    window = queue + max(8 * queue, 32)
     still, last, end = 0, 0, time.perf_counter() + plan.settle
     while plan.agree(float(still < 6 * window and time.perf_counter() < end)):
-        _run(trainer.step, source.fetch, queue, 1, cuda, plan.run_ahead)
+        # Many steps at a time: the end waits for the GPU, and the reader should rarely see that.
+        _run(trainer.step, source.fetch, queue, 8, cuda, plan.run_ahead)
         if plan.agree(source.counters()["chunks_shared"]) == 0:
             # The CPU decodes nothing in the GPU's place.
             return
         now = source.found()["shared_threads"]
-        still, last = still + queue if now == last else 0, now
+        still, last = still + 8 * queue if now == last else 0, now
 
 
 def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: float) -> dict[str, Any]:

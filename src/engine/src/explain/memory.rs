@@ -116,5 +116,10 @@ fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
 /// samples in this order.
 pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
-    Ok(Config::new(rules(spec, needs, order, &budget), &budget))
+    let mut rules = rules(spec, needs, order, &budget);
+    // The simulated consumer is no slower with more decode threads. So there is nothing to try.
+    if let Some(first) = rules.first_shared_tasks.take() {
+        rules.shared_tasks = rules.shared_tasks.min(first);
+    }
+    Ok(Config::new(rules, &budget))
 }

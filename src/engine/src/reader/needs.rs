@@ -1,7 +1,7 @@
 //! Finds how much memory a reader needs ([`Needs`]) from its dataset, its plans and its codecs.
 
 use super::OutputInfo;
-use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates, WaveTime};
+use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, Needs, Rates, WaveTime};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
 use crate::dataset::{Dataset, DimGrid, Part, Sharding};
@@ -249,6 +249,12 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
 /// Returns the rules that the scheduler follows for samples in this order, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
     let window = budget.window;
+    let HostBudget { threads, shared, .. } = budget.host;
+    // The last eighth of the cores is left to the training process: more threads were slower in measurements.
+    let (shared_tasks, first_shared_tasks) = match spec.resources.decode_threads {
+        Some(_) => (shared, None),
+        None => (shared.min(threads - threads / 8), Some(threads.div_ceil(2))),
+    };
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: window,
@@ -260,8 +266,8 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         shuffled: needs.shuffled,
         waits_for_plans: order.window().is_some() || (order.is_random() && needs.used_again > 0),
         index_output: spec.samples.return_index,
-        shared_tasks: budget.host.shared,
-        first_shared_tasks: spec.resources.decode_threads.is_none().then(|| budget.host.threads.div_ceil(2)),
+        shared_tasks,
+        first_shared_tasks,
         limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),
     }
 }

@@ -6,21 +6,23 @@
 //! limit and with a candidate. The shorter window of a pair wins the pair. The trial ends when one side leads by enough
 //! pairs.
 //!
-//! Training stops now and then for a validation or a checkpoint, perhaps at the same place of each pair. So the longest
-//! steps of a window aren't counted, and pairs are counted instead of adding up their times. No constant here depends on
-//! the speed of a machine.
+//! Training stops now and then for a validation or a checkpoint, perhaps at the same place of each pair. So the slowest
+//! parts of a window aren't counted, and pairs are counted instead of adding up their times. A part has several batches,
+//! because many training loops wait for the GPU every few steps: then one step is long and the next ones are short. No
+//! constant here depends on the speed of a machine.
 
 use std::time::Duration;
 
-/// A window has this many timed batches for each batch that can wait. That is a few bursts of the GPU.
-const TIMED: usize = 4;
-/// The least number of timed batches of a window. With fewer, one slow step would decide it.
+/// The least number of timed parts of a window. A part has as many batches as can wait, so it has about one burst of the
+/// GPU.
+const MIN_PARTS: usize = 8;
+/// The least number of timed batches of a window.
 const MIN_TIMED: usize = 32;
 /// The candidate is accepted if it leads by this many pairs.
 const ACCEPT: i32 = 4;
 /// The candidate is refused if the present limit leads by this many pairs.
 const REFUSE: i32 = 3;
-/// How many of the longest steps of a window aren't counted. Two, because a window may have one more validation than its
+/// How many of the slowest parts of a window aren't counted. Two, because a window may have one more validation than its
 /// neighbour.
 const LEFT_OUT: usize = 2;
 /// The candidate is refused if the trial has decided nothing after this number of pairs.
@@ -39,10 +41,11 @@ pub(super) struct TaskLimit {
     limit: usize,
     min: usize,
     max: usize,
-    /// The first batches of a window, which aren't timed: the limit of the window before may have applied to them.
-    untimed: usize,
-    /// The other batches of a window.
-    timed: usize,
+    /// Number of batches of a part. The first part of a window isn't timed: the limit of the window before may have
+    /// applied to its batches.
+    part: usize,
+    /// Number of parts of a window.
+    parts: usize,
     /// The trial under way; `None` between trials.
     trial: Option<Trial>,
     /// Number of batches until the next trial.
@@ -51,6 +54,8 @@ pub(super) struct TaskLimit {
     next_pause: usize,
     /// Whether the next candidate is larger than the limit.
     up: bool,
+    /// Whether candidates are half more or less than the limit, or a quarter.
+    coarse: bool,
     /// Number of candidates that were refused in a row.
     refused: usize,
 }
@@ -65,10 +70,12 @@ struct Trial {
     windows: usize,
     /// Number of batches that were taken in this window.
     batches: usize,
-    /// Times of the pair's windows, without their longest steps: with the limit, with the candidate.
+    /// Times of the pair's windows, without their slowest parts: with the limit, with the candidate.
     times: [Duration; 2],
-    /// The longest steps of this window.
-    longest: [Duration; LEFT_OUT],
+    /// The time of this part so far.
+    part: Duration,
+    /// The times of the slowest parts of this window.
+    slowest: [Duration; LEFT_OUT],
 }
 
 impl Trial {
@@ -79,7 +86,8 @@ impl Trial {
             windows: 0,
             batches: 0,
             times: [Duration::ZERO; 2],
-            longest: [Duration::ZERO; LEFT_OUT],
+            part: Duration::ZERO,
+            slowest: [Duration::ZERO; LEFT_OUT],
         }
     }
 
@@ -88,19 +96,20 @@ impl Trial {
         matches!(self.windows % 4, 1 | 2)
     }
 
-    /// Counts a step of this window. If it is one of the longest, it displaces another one, which is counted instead.
-    fn time(&mut self, mut step: Duration) {
-        for longest in &mut self.longest {
-            if step > *longest {
-                std::mem::swap(longest, &mut step);
+    /// Ends a part of this window. If it is one of the slowest, it displaces another one, which is counted instead.
+    fn end_part(&mut self) {
+        let mut time = std::mem::take(&mut self.part);
+        for slowest in &mut self.slowest {
+            if time > *slowest {
+                std::mem::swap(slowest, &mut time);
             }
         }
-        self.times[usize::from(self.uses_candidate())] += step;
+        self.times[usize::from(self.uses_candidate())] += time;
     }
 
     /// Ends a window. Returns whether the candidate is accepted, once that is known.
     fn end_window(&mut self) -> Option<bool> {
-        (self.windows, self.batches, self.longest) = (self.windows + 1, 0, [Duration::ZERO; LEFT_OUT]);
+        (self.windows, self.batches, self.slowest) = (self.windows + 1, 0, [Duration::ZERO; LEFT_OUT]);
         if !self.windows.is_multiple_of(2) {
             return None;
         }
@@ -124,18 +133,19 @@ impl TaskLimit {
     }
 
     fn new(limit: usize, [min, max]: [usize; 2], max_waiting: usize) -> Self {
-        let timed = (TIMED * max_waiting).max(MIN_TIMED);
-        let window = max_waiting + timed;
+        let part = max_waiting.max(1);
+        let parts = 1 + MIN_PARTS.max(MIN_TIMED.div_ceil(part));
         Self {
             limit,
             min,
             max,
-            untimed: max_waiting,
-            timed,
+            part,
+            parts,
             trial: None,
-            pause: FIRST_PAUSE * window,
+            pause: FIRST_PAUSE * part * parts,
             next_pause: MIN_PAUSE,
             up: true,
+            coarse: true,
             refused: 0,
         }
     }
@@ -155,10 +165,13 @@ impl TaskLimit {
             return;
         };
         trial.batches += 1;
-        if trial.batches > self.untimed {
-            trial.time(interval);
+        if trial.batches > self.part {
+            trial.part += interval;
+            if trial.batches.is_multiple_of(self.part) {
+                trial.end_part();
+            }
         }
-        if trial.batches == self.untimed + self.timed
+        if trial.batches == self.parts * self.part
             && let Some(accepted) = trial.end_window()
         {
             self.end_trial(accepted);
@@ -173,9 +186,9 @@ impl TaskLimit {
         }
     }
 
-    /// Returns the next candidate, a quarter more or less than the limit; `None` if that is beyond the bounds.
+    /// Returns the next candidate, half or a quarter more or less than the limit; `None` if that is beyond the bounds.
     fn candidate(&self) -> Option<usize> {
-        let step = (self.limit / 4).max(1);
+        let step = (self.limit / if self.coarse { 2 } else { 4 }).max(1);
         let candidate =
             if self.up { (self.limit + step).min(self.max) } else { self.limit.saturating_sub(step).max(self.min) };
         (candidate != self.limit).then_some(candidate)
@@ -190,6 +203,13 @@ impl TaskLimit {
 
     fn end_trial(&mut self, accepted: bool) {
         let Some(trial) = self.trial.take() else { return };
+        tracing::debug!(
+            "{} instead of {} threads that decode in the GPU's place: {} after {} pairs of windows",
+            trial.candidate,
+            self.limit,
+            if accepted { "faster" } else { "not faster" },
+            trial.windows / 2
+        );
         if !accepted {
             return self.refuse();
         }
@@ -205,13 +225,13 @@ impl TaskLimit {
         if self.refused < 2 {
             return self.begin_trial();
         }
-        self.refused = 0;
+        (self.refused, self.coarse) = (0, !self.coarse);
         self.rest(self.next_pause);
         self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
     }
 
     fn rest(&mut self, windows: usize) {
-        self.pause = windows * (self.untimed + self.timed);
+        self.pause = windows * self.parts * self.part;
     }
 }
 
@@ -227,46 +247,48 @@ mod tests {
     /// A thread launches kernels one by one: more than 8 decode threads slow it.
     const LAUNCHES: Model = |threads| 8.0 * (1.08 + 0.01 * (8.0 - threads).abs() + 0.01 * (threads - 8.0).max(0.0));
 
-    /// Trains as [`train_and_validate`] does, with a validation every 700 steps.
-    fn train(
-        limit: &mut TaskLimit,
+    /// A training loop.
+    #[derive(Clone, Copy)]
+    struct Training {
         model: Model,
+        /// Times of steps vary by this share in each direction.
         noise: f64,
-        batches: usize,
-        skipped: usize,
-        seed: u64,
-    ) -> (f64, Vec<usize>) {
-        train_and_validate(limit, model, noise, batches, skipped, seed, 700)
+        /// A validation follows every so many steps.
+        validates: usize,
+        /// The loop waits for the GPU every so many steps: one step is long, and the next four are short.
+        waits: usize,
     }
 
-    /// Trains for `batches` steps whose times vary by `noise` in each direction. A validation follows every `every`-th
-    /// step. Returns the mean time of the steps after the first `skipped`, without validations, and for each limit how
-    /// many of these steps it applied to.
-    fn train_and_validate(
-        limit: &mut TaskLimit,
-        model: Model,
-        noise: f64,
-        batches: usize,
-        skipped: usize,
-        seed: u64,
-        every: usize,
-    ) -> (f64, Vec<usize>) {
-        let (mut state, mut sum, mut counts) = (seed, 0.0, vec![0; 65]);
-        for batch in 0..batches {
-            let threads = limit.get();
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let chance = (state >> 40) as f64 / f64::from(1 << 24);
-            // Every sixth step a burst takes a part of the GPU.
-            let burst = if batch % 6 == 0 { 1.2 } else { 0.96 };
-            let validation = if batch % every == every - 1 { 400.0 } else { 0.0 };
-            let step = model(threads as f64) * burst * (1.0 + noise * (2.0 * chance - 1.0));
-            if batch >= skipped {
-                sum += step;
-                counts[threads] += 1;
-            }
-            limit.taken(Duration::from_secs_f64((step + validation) / 1e3));
+    impl Training {
+        const fn new(model: Model, noise: f64) -> Self {
+            Self { model, noise, validates: 700, waits: usize::MAX }
         }
-        (sum / (batches - skipped) as f64, counts)
+
+        /// Trains for `batches` steps. Returns the mean time of the steps after the first `skipped`, without
+        /// validations, and for each limit how many of these steps it applied to.
+        fn run(self, limit: &mut TaskLimit, batches: usize, skipped: usize, seed: u64) -> (f64, Vec<usize>) {
+            let (mut state, mut sum, mut counts, mut owed) = (seed, 0.0, vec![0; 65], 0.0);
+            for batch in 0..batches {
+                let threads = limit.get();
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let chance = (state >> 40) as f64 / f64::from(1 << 24);
+                // Every sixth step a burst takes a part of the GPU.
+                let burst = if batch % 6 == 0 { 1.2 } else { 0.96 };
+                let validation = if batch % self.validates == self.validates - 1 { 400.0 } else { 0.0 };
+                let step = (self.model)(threads as f64) * burst * (1.0 + self.noise * (2.0 * chance - 1.0));
+                if batch >= skipped {
+                    sum += step;
+                    counts[threads] += 1;
+                }
+                owed += step + validation;
+                let interval = match batch % self.waits {
+                    1..=4 if self.waits < usize::MAX => 0.02,
+                    _ => std::mem::take(&mut owed),
+                };
+                limit.taken(Duration::from_secs_f64(interval / 1e3));
+            }
+            (sum / (batches - skipped) as f64, counts)
+        }
     }
 
     #[test]
@@ -274,7 +296,7 @@ mod tests {
         for seed in 0..20 {
             let mut limit = TaskLimit::found(8, 16, 10);
             assert_eq!(limit.get(), 8);
-            let (mean, counts) = train(&mut limit, GRAPHS, 0.1, 40_000, 10_000, seed);
+            let (mean, counts) = Training::new(GRAPHS, 0.1).run(&mut limit, 40_000, 10_000, seed);
             assert!(mean < 1.01 * GRAPHS(16.0), "{seed}: {mean} {counts:?}");
             assert!(counts[16] > 20_000, "{seed}: {counts:?}");
         }
@@ -284,7 +306,7 @@ mod tests {
     fn it_leaves_cores_to_a_thread_that_launches_kernels() {
         for (seed, noise) in (0..20).flat_map(|seed| [(seed, 0.05), (seed, 0.3)]) {
             let mut limit = TaskLimit::found(8, 16, 10);
-            let (mean, counts) = train(&mut limit, LAUNCHES, noise, 40_000, 0, seed);
+            let (mean, counts) = Training::new(LAUNCHES, noise).run(&mut limit, 40_000, 0, seed);
             assert!(mean < 1.02 * LAUNCHES(8.0), "{seed} {noise}: {mean} {counts:?}");
         }
     }
@@ -293,8 +315,8 @@ mod tests {
     fn it_follows_a_model_that_changes() {
         for seed in 0..20 {
             let mut limit = TaskLimit::found(8, 16, 10);
-            train(&mut limit, GRAPHS, 0.1, 40_000, 0, seed);
-            let (mean, counts) = train(&mut limit, LAUNCHES, 0.1, 140_000, 70_000, seed);
+            Training::new(GRAPHS, 0.1).run(&mut limit, 40_000, 0, seed);
+            let (mean, counts) = Training::new(LAUNCHES, 0.1).run(&mut limit, 140_000, 70_000, seed);
             assert!(mean < 1.03 * LAUNCHES(8.0), "{seed}: {mean} {counts:?}");
         }
     }
@@ -303,21 +325,39 @@ mod tests {
     fn it_keeps_its_bounds_where_nothing_matters() {
         for max in [1_usize, 2, 3, 64] {
             let mut limit = TaskLimit::found(max.div_ceil(2), max, 4);
-            let (_, counts) = train(&mut limit, |_| 8.0, 0.2, 50_000, 0, 3);
+            let (_, counts) = Training::new(|_| 8.0, 0.2).run(&mut limit, 50_000, 0, 3);
             assert_eq!(counts[0] + counts.iter().skip(max + 1).sum::<usize>(), 0, "{max}: {counts:?}");
         }
     }
 
     #[test]
     fn validations_at_the_same_place_of_each_pair_dont_mislead_it() {
-        // A window has 50 batches.
+        // A window has 90 batches.
         for (every, seed) in
-            [30, 50, 100, 150, 200, 400].into_iter().flat_map(|every| (0..5).map(move |seed| (every, seed)))
+            [30, 50, 90, 100, 150, 180, 200, 400].into_iter().flat_map(|every| (0..5).map(move |seed| (every, seed)))
         {
             for (model, best) in [(GRAPHS as Model, 16.0), (LAUNCHES, 8.0)] {
                 let mut limit = TaskLimit::found(8, 16, 10);
-                let (mean, _) = train_and_validate(&mut limit, model, 0.05, 60_000, 20_000, seed, every);
+                let training = Training { validates: every, ..Training::new(model, 0.05) };
+                let (mean, _) = training.run(&mut limit, 60_000, 20_000, seed);
                 assert!(mean < 1.01 * model(best), "{every} {seed}: {limit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_that_waits_for_the_gpu_every_few_steps_doesnt_mislead_it() {
+        // With 12, the long steps fall into the parts of a window in such a way that most pairs are even. Then the limit
+        // stays where it was.
+        for (every, seed) in
+            [5, 10, 12, 16, 25, 50, 100].into_iter().flat_map(|every| (0..5).map(move |seed| (every, seed)))
+        {
+            for (model, best) in [(GRAPHS as Model, 16.0), (LAUNCHES, 8.0)] {
+                let mut limit = TaskLimit::found(8, 16, 10);
+                let training = Training { waits: every, ..Training::new(model, 0.05) };
+                let (mean, _) = training.run(&mut limit, 60_000, 20_000, seed);
+                let good = if every == 12 { model(8.0) } else { model(best) };
+                assert!(mean < 1.015 * good, "{every} {seed}: {mean} {limit:?}");
             }
         }
     }
@@ -325,7 +365,7 @@ mod tests {
     #[test]
     fn a_fixed_limit_stays() {
         for limit in [0, 1, 12] {
-            let (_, counts) = train(&mut TaskLimit::fixed(limit), |_| 8.0, 0.5, 20_000, 0, 4);
+            let (_, counts) = Training::new(|_| 8.0, 0.5).run(&mut TaskLimit::fixed(limit), 20_000, 0, 4);
             assert_eq!(counts[limit], 20_000);
         }
     }
