@@ -246,15 +246,19 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
     least.max((reach / batch as f64).ceil().min(MAX_LOOKAHEAD) as usize + 1)
 }
 
+/// Returns [`Rules::shared_tasks`] and [`Rules::first_shared_tasks`], if the user gave this number of decode threads.
+fn shared_tasks(given: Option<usize>, host: &HostBudget) -> (usize, Option<usize>) {
+    match given {
+        Some(_) => (host.shared, None),
+        // An eighth of the cores is left to the training process: more threads were slower in measurements.
+        None => (host.shared.min(host.threads - host.threads / 8), Some(host.threads.div_ceil(2))),
+    }
+}
+
 /// Returns the rules that the scheduler follows for samples in this order, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
     let window = budget.window;
-    let HostBudget { threads, shared, .. } = budget.host;
-    // The last eighth of the cores is left to the training process: more threads were slower in measurements.
-    let (shared_tasks, first_shared_tasks) = match spec.resources.decode_threads {
-        Some(_) => (shared, None),
-        None => (shared.min(threads - threads / 8), Some(threads.div_ceil(2))),
-    };
+    let (shared_tasks, first_shared_tasks) = shared_tasks(spec.resources.decode_threads, &budget.host);
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: window,
@@ -294,4 +298,19 @@ pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
 /// Returns how many bytes of device memory are best for reads of files: two reads for each thread.
 pub(super) fn gds_buffer(spec: &Spec, encoded: usize) -> usize {
     (2 * spec.io_threads()).saturating_mul(encoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_leave_cores_to_the_training_process() {
+        let host = |threads, shared| HostBudget { window: 0, idle: 0, block: 0, indexes: 0, threads, shared };
+        let tasks = |given, threads, shared| shared_tasks(given, &host(threads, shared));
+        assert_eq!(tasks(None, 16, 16), (14, Some(8)));
+        assert_eq!(tasks(None, 16, 5), (5, Some(8)), "memory for five");
+        assert_eq!([tasks(None, 1, 1), tasks(None, 7, 7)], [(1, Some(1)), (7, Some(4))], "less than an eighth");
+        assert_eq!(tasks(Some(16), 16, 16), (16, None), "what the user gave");
+    }
 }
