@@ -212,7 +212,8 @@ def _threads() -> tuple[list[str], dict[str, bytes]]:
                 os.close(file)
         except OSError:  # it has ended
             continue
-        # Threads that cuFile begins while a reader is opened have the name of the thread that opens it.
+        # cuFile's own threads wake now and then, even while a reader is at rest. They inherit the name of the thread that
+        # opened the reader. That thread itself has ended before there are counters.
         if status.startswith((b"Name:\tdali-zarr", b"Name:\t[DALI]")) and not status.startswith(_OPENING):
             name = f"{status[6 : status.index(10)].decode()} {task}"
             turns[name] = status[status.index(b"\nvoluntary_ctxt_switches:") :]

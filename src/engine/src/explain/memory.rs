@@ -117,7 +117,8 @@ fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
 pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
     let mut rules = rules(spec, needs, order, &budget);
-    // The simulated consumer is no slower with more decode threads. So there is nothing to try.
+    // The simulated consumer is no slower with more decode threads, so trials would find nothing. The number stays the one
+    // that a reader begins with.
     if let Some(first) = rules.first_shared_tasks.take() {
         rules.shared_tasks = rules.shared_tasks.min(first);
     }

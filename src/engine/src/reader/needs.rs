@@ -250,8 +250,12 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
 fn shared_tasks(given: Option<usize>, host: &HostBudget) -> (usize, Option<usize>) {
     match given {
         Some(_) => (host.shared, None),
-        // An eighth of the cores is left to the training process: more threads were slower in measurements.
-        None => (host.shared.min(host.threads - host.threads / 8), Some(host.threads.div_ceil(2))),
+        // At least an eighth is left to the thread that launches a model's kernels: on 16 cores, 16 threads were no
+        // faster than 14.
+        None => {
+            let most = (host.threads - host.threads.div_ceil(8)).max(1);
+            (host.shared.min(most), Some(host.threads.div_ceil(2)))
+        }
     }
 }
 
@@ -310,7 +314,8 @@ mod tests {
         let tasks = |given, threads, shared| shared_tasks(given, &host(threads, shared));
         assert_eq!(tasks(None, 16, 16), (14, Some(8)));
         assert_eq!(tasks(None, 16, 5), (5, Some(8)), "memory for five");
-        assert_eq!([tasks(None, 1, 1), tasks(None, 7, 7)], [(1, Some(1)), (7, Some(4))], "less than an eighth");
+        assert_eq!([tasks(None, 7, 7), tasks(None, 2, 2)], [(6, Some(4)), (1, Some(1))], "one core at least");
+        assert_eq!(tasks(None, 1, 1), (1, Some(1)));
         assert_eq!(tasks(Some(16), 16, 16), (16, None), "what the user gave");
     }
 }

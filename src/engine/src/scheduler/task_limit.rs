@@ -13,8 +13,8 @@
 
 use std::time::Duration;
 
-/// The least number of timed parts of a window. A part has as many batches as can wait, so it has about one burst of the
-/// GPU.
+/// The least number of timed parts of a window. A part has as many batches as can wait. So short and long steps of a burst
+/// of the GPU mostly fall into the same part.
 const MIN_PARTS: usize = 8;
 /// The least number of timed batches of a window.
 const MIN_TIMED: usize = 32;
@@ -22,8 +22,7 @@ const MIN_TIMED: usize = 32;
 const ACCEPT: i32 = 4;
 /// The candidate is refused if the present limit leads by this many pairs.
 const REFUSE: i32 = 3;
-/// How many of the slowest parts of a window aren't counted. Two, because a window may have one more validation than its
-/// neighbour.
+/// How many of the slowest parts of a window aren't counted. Two: a window may have two validations, and its neighbour one.
 const LEFT_OUT: usize = 2;
 /// The candidate is refused if the trial has decided nothing after this number of pairs.
 const MAX_PAIRS: usize = 24;
@@ -54,13 +53,14 @@ pub(super) struct TaskLimit {
     next_pause: usize,
     /// Whether the next candidate is larger than the limit.
     up: bool,
-    /// Whether candidates are half more or less than the limit, or a quarter.
+    /// Whether candidates are half more or less than the limit. Otherwise they are a quarter more or less. This changes
+    /// with each pause after two candidates were refused.
     coarse: bool,
     /// Number of candidates that were refused in a row.
     refused: usize,
 }
 
-/// A comparison of the limit with a candidate. The order within pairs alternates, so that a drift favours neither.
+/// A comparison of the limit with a candidate.
 #[derive(Debug)]
 struct Trial {
     candidate: usize,
@@ -91,9 +91,10 @@ impl Trial {
         }
     }
 
-    /// Whether the candidate applies in this window: in the second, third, sixth, seventh, ...
+    /// Whether the candidate applies in this window: in one of each pair. This is the Thue-Morse sequence. So neither a
+    /// drift nor a pattern with a period of two or four windows favours a side.
     fn uses_candidate(&self) -> bool {
-        matches!(self.windows % 4, 1 | 2)
+        !self.windows.count_ones().is_multiple_of(2)
     }
 
     /// Ends a part of this window. If it is one of the slowest, it displaces another one, which is counted instead.
@@ -213,7 +214,8 @@ impl TaskLimit {
         if !accepted {
             return self.refuse();
         }
-        // The next candidate lies in the same direction. The other direction counts as refused: the old limit has just lost.
+        // The next candidate lies in the same direction. The other direction counts as refused for now: the old limit lies
+        // there, and has just lost.
         (self.limit, self.refused, self.next_pause) = (trial.candidate, 1, MIN_PAUSE);
         self.begin_trial();
     }
@@ -255,7 +257,7 @@ mod tests {
         noise: f64,
         /// A validation follows every so many steps.
         validates: usize,
-        /// The loop waits for the GPU every so many steps: one step is long, and the next four are short.
+        /// The loop waits for the GPU every so many steps: that step is long, and four steps before it are short.
         waits: usize,
     }
 
@@ -281,10 +283,8 @@ mod tests {
                     counts[threads] += 1;
                 }
                 owed += step + validation;
-                let interval = match batch % self.waits {
-                    1..=4 if self.waits < usize::MAX => 0.02,
-                    _ => std::mem::take(&mut owed),
-                };
+                let left = self.waits - 1 - batch % self.waits;
+                let interval = if (1..=4).contains(&left) { 0.02 } else { std::mem::take(&mut owed) };
                 limit.taken(Duration::from_secs_f64(interval / 1e3));
             }
             (sum / (batches - skipped) as f64, counts)
@@ -347,17 +347,18 @@ mod tests {
 
     #[test]
     fn a_loop_that_waits_for_the_gpu_every_few_steps_doesnt_mislead_it() {
-        // With 12, the long steps fall into the parts of a window in such a way that most pairs are even. Then the limit
-        // stays where it was.
-        for (every, seed) in
-            [5, 10, 12, 16, 25, 50, 100].into_iter().flat_map(|every| (0..5).map(move |seed| (every, seed)))
+        // Whether a trial finds the best limit depends on how the long steps fall into windows. With some numbers, the
+        // windows of a pair differ by more than the limits do, and the limit stays where it was.
+        for (every, seed) in [5, 10, 12, 16, 20, 24, 25, 36, 50, 72, 100]
+            .into_iter()
+            .flat_map(|every| (0..5).map(move |seed| (every, seed)))
         {
             for (model, best) in [(GRAPHS as Model, 16.0), (LAUNCHES, 8.0)] {
                 let mut limit = TaskLimit::found(8, 16, 10);
                 let training = Training { waits: every, ..Training::new(model, 0.05) };
                 let (mean, _) = training.run(&mut limit, 60_000, 20_000, seed);
-                let good = if every == 12 { model(8.0) } else { model(best) };
-                assert!(mean < 1.015 * good, "{every} {seed}: {mean} {limit:?}");
+                let found = if [12, 24, 36].contains(&every) { 8.0 } else { best };
+                assert!(mean < 1.006 * model(found), "{every} {seed}: {mean} {limit:?}");
             }
         }
     }
