@@ -4,6 +4,17 @@
 
 namespace dz {
 
+// Returns a word of an input whose bits begin at `begin` and end at `end`, with zeros for bytes outside of it. Takes no
+// DeflateInput, so that those of the kernels stay in registers.
+DZ_HD_APART uint32_t edge_word(const uint8_t* base, uint64_t begin, uint64_t end, uint64_t index) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint64_t at = 4 * index + i;
+    if (8 * at >= begin && 8 * at < end) value |= uint32_t(base[at]) << (8 * i);
+  }
+  return value;
+}
+
 // Positions of bits count from the aligned word of four bytes that holds the first byte.
 struct DeflateInput {
   const uint8_t* base;           // address of that word
@@ -28,12 +39,7 @@ struct DeflateInput {
 #ifdef __CUDA_ARCH__
     if (index >= whole && index < behind_whole) return reinterpret_cast<const uint32_t*>(base)[index];
 #endif
-    uint32_t value = 0;
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint64_t at = 4 * index + i;
-      if (8 * at >= begin && 8 * at < end) value |= uint32_t(base[at]) << (8 * i);
-    }
-    return value;
+    return edge_word(base, begin, end, index);
   }
 };
 

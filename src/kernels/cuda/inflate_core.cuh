@@ -20,35 +20,46 @@ namespace dz {
 // symbol; kRefused: the sink returned false.
 enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
-// Reads symbols, section 3.2.5, and hands them to the sink, up to bit `limit` or until the sink returns false. The last
-// symbol may reach beyond the limit.
+// Reads one symbol, section 3.2.5, and hands it to the sink. Returns kLimit if another one may follow.
 template <class Sink>
-DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t limit, Sink& sink) {
-  while (bits.position() < limit) {
-    bits.refill();
-    const uint32_t s = codes.literal.take(bits);
-    if (s < 256) {
-      if (!sink.literal(s)) return kRefused;
-      continue;
-    }
-    if (s == 256) return kEnd;
-    if (s > 285) return kNoCode;  // also kNoSymbol
-    uint32_t length = s - 254;
-    if (s >= 265) {
-      const uint32_t extra = s == 285 ? 0 : (s - 261) / 4;
-      length = s == 285 ? 258 : ((4 + (s - 265) % 4) << extra) + 3 + bits.read(extra);
-    }
-    bits.refill();
-    const uint32_t d = codes.distance.take(bits);
-    if (d > 29) return kNoCode;
-    uint32_t distance = d + 1;
-    if (d >= 4) {
-      const uint32_t extra = d / 2 - 1;
-      distance = ((2 + d % 2) << extra) + 1 + bits.read(extra);
-    }
-    if (!sink.match(length, distance)) return kRefused;
+DZ_HD Stop read_symbol(const InflateCodes& codes, BitReader& bits, Sink& sink) {
+  bits.refill();
+  const uint32_t s = codes.literal.take(bits);
+  if (s < 256) return sink.literal(s) ? kLimit : kRefused;
+  if (s == 256) return kEnd;
+  if (s > 285) return kNoCode;  // also kNoSymbol
+  uint32_t length = s - 254;
+  if (s >= 265) {
+    const uint32_t extra = s == 285 ? 0 : (s - 261) / 4;
+    length = s == 285 ? 258 : ((4 + (s - 265) % 4) << extra) + 3 + bits.read(extra);
   }
-  return kLimit;
+  bits.refill();
+  const uint32_t d = codes.distance.take(bits);
+  if (d > 29) return kNoCode;
+  uint32_t distance = d + 1;
+  if (d >= 4) {
+    const uint32_t extra = d / 2 - 1;
+    distance = ((2 + d % 2) << extra) + 1 + bits.read(extra);
+  }
+  return sink.match(length, distance) ? kLimit : kRefused;
+}
+
+// Reads symbols up to bit `limit`, or until one ends the reading. The last symbol may reach beyond the limit. All lanes
+// of a warp call this; those with `reads` false only come along.
+//
+// The lanes meet before each symbol. If they didn't, those that read a literal and those that read a match would part,
+// and run one after another from there on.
+template <class Sink>
+DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t limit, Sink& sink, bool reads) {
+  Stop stop = kLimit;
+  reads = reads && bits.position() < limit;
+  while (warp_any(reads)) {
+    if (reads) {
+      stop = read_symbol(codes, bits, sink);
+      reads = stop == kLimit && bits.position() < limit;
+    }
+  }
+  return stop;
 }
 
 // Packs a match of a batch. Bits 0-15: its distance minus 1; 16-24: its length; from 32: where it begins in the batch.
@@ -177,7 +188,7 @@ DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& in
                                uint32_t limit, SerialSink& sink, uint32_t& end) {
   BitReader bits;
   bits.open(input, origin, from);
-  const Stop stop = read_symbols(codes, bits, limit, sink);
+  const Stop stop = read_symbols(codes, bits, limit, sink, true);
   end = bits.position();
   return stop;
 }
@@ -219,17 +230,22 @@ struct Inflater {
     return at > input.end ? kTooShort : status;
   }
 
-  // Reads segment t from bit s.begin[t] on. Stores where it ends, why, and how much it decodes to.
-  DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t) {
-    const uint32_t limit = first + (t + 1) * Shape::SEGMENT;
+  // Reads segment t from bit s.begin[t] on, if `reads`. Stores where it ends, why, and how much it decodes to. All lanes
+  // of a warp call this.
+  DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t, bool reads) {
+    const uint32_t limit = first + (t + 1) * Shape::SEGMENT, begin = s.begin[t];
+    const bool inside = reads && origin + begin < input.end;
     CountingSink sink = {0};
     BitReader bits;
-    s.end[t] = s.begin[t];
-    s.stop[t] = kNoCode;
-    s.sums[t] = 0;
-    if (origin + s.begin[t] >= input.end) return;
-    bits.open(input, origin, s.begin[t]);
-    const Stop stop = read_symbols(s.codes, bits, limit, sink);
+    bits.open(input, origin, begin);
+    const Stop stop = read_symbols(s.codes, bits, limit, sink, inside);
+    if (!reads) return;
+    if (!inside) {
+      s.end[t] = begin;
+      s.stop[t] = kNoCode;
+      s.sums[t] = 0;
+      return;
+    }
     s.end[t] = bits.position();
     s.stop[t] = origin + bits.position() > input.end ? kNoCode : stop;
     s.sums[t] = sink.sum;
@@ -245,7 +261,7 @@ struct Inflater {
     });
     for (uint32_t round = 0;; round ^= 1) {
       team.each([&](uint32_t t) {
-        if (s.again[t]) read_segment(origin, first, t);
+        read_segment(origin, first, t, s.again[t]);
         if (s.stop[t] != kLimit) lower_to(&s.first_stop[round], t);
       });
       const bool more = team.any([&](uint32_t t) {
@@ -268,13 +284,13 @@ struct Inflater {
     const uint32_t n = sum_matches(after) - sum_matches(before);
     const bool refused = team.any([&](uint32_t t) {
       s.cells.close(skew, size, t);
-      if (t < done || t >= end) return false;
-      const uint64_t sum = t ? s.sums[t - 1] : 0;
+      const bool writes = t >= done && t < end;
+      const uint64_t sum = t && writes ? s.sums[t - 1] : before;
       BatchSink sink = {s.cells.cell + skew, s.matches + (sum_matches(sum) - sum_matches(before)), produced,
                         sum_bytes(sum) - sum_bytes(before)};
       BitReader bits;
       bits.open(input, origin, s.begin[t]);
-      return read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink) == kRefused;
+      return read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink, writes) == kRefused;
     });
     if (refused) return false;
     team.each([&](uint32_t t) {

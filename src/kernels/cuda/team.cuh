@@ -9,6 +9,16 @@
 
 namespace dz {
 
+// Returns whether `mine` is true for at least one lane of the warp, in a step that all of them make. On the host a
+// thread sees its own value only.
+DZ_HD bool warp_any(bool mine) {
+#ifdef __CUDA_ARCH__
+  return __any_sync(0xffffffff, mine) != 0;
+#else
+  return mine;
+#endif
+}
+
 // One value per thread, kept from step to step.
 template <class T, uint32_t THREADS>
 class PerThread {
