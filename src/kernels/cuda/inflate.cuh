@@ -32,7 +32,7 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
 
 // Arguments: threads of a block, blocks that a multiprocessor holds, bits of a segment, most bytes and matches of a
 // batch.
-DZ_INFLATE(dz_inflate_512, 512, 2, 256, 10 * 1024, 1536)
-DZ_INFLATE(dz_inflate_256, 256, 4, 256, 12 * 1024, 1536)
+DZ_INFLATE(dz_inflate_512, 512, 2, 256, 11 * 1024, 2304)
+DZ_INFLATE(dz_inflate_256, 256, 4, 256, 13 * 1024, 2688)
 
 #undef DZ_INFLATE

@@ -33,57 +33,82 @@ struct DeflateInput {
     whole = (begin + 31) / 32;
     behind_whole = end / 32;
   }
-
-  // Returns a word, with zeros for bytes outside the input.
-  DZ_HD uint32_t word(uint64_t index) const {
-#ifdef __CUDA_ARCH__
-    if (index >= whole && index < behind_whole) return reinterpret_cast<const uint32_t*>(base)[index];
-#endif
-    return edge_word(base, begin, end, index);
-  }
 };
 
-// Reads forward from one bit. Bits after the input's end are zero; the caller must compare positions with the end.
+// The words of an input from bit `origin` on, a multiple of 32. Positions count from there, and are below 2^32.
+struct DeflateWords {
+  const DeflateInput& input;
+  uint64_t first;       // index of the word at the origin
+  const uint8_t* from;  // its address
+  uint32_t whole;       // the first of these words that lies in the input with all its bytes
+  uint32_t count;       // number of such words
+
+  DZ_HD DeflateWords(const DeflateInput& input, uint64_t origin) : input(input), first(origin / 32) {
+    from = input.base + 4 * first;
+    whole = first < input.whole ? uint32_t(input.whole - first) : 0;
+    const uint64_t next = first + whole;
+    count = next < input.behind_whole ? uint32_t(min64(input.behind_whole - next, 1u << 27)) : 0;
+  }
+
+  // Returns word i, with zeros for bytes outside the input.
+  DZ_HD uint32_t operator[](uint32_t i) const {
+#ifdef __CUDA_ARCH__
+    if (i - whole < count) return reinterpret_cast<const uint32_t*>(from)[i];
+#endif
+    return edge_word(input.base, input.begin, input.end, first + i);
+  }
+
+ private:
+  static DZ_HD uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+};
+
+// Reads forward from one bit. Bits after the input's end are zero; the caller must compare positions with the end. The
+// words are no part of it, so that readers can be exchanged without going through memory.
 struct BitReader {
-  const DeflateInput* input;
-  uint64_t first;   // index of the word that positions count from
   uint32_t loaded;  // position after the last bit in the buffer
   uint32_t held;    // bits in the buffer
   uint64_t buffer;
   uint32_t ahead;  // the word after the buffer
 
-  // Starts at bit `position`, counted from bit `origin` of the input, a multiple of 32.
-  DZ_HD void open(const DeflateInput& from, uint64_t origin, uint32_t position) {
-    input = &from;
-    first = origin / 32;
+  // Starts at bit `position`.
+  DZ_HD void open(const DeflateWords& words, uint32_t position) {
     const uint32_t at = position / 32;
-    buffer = (from.word(first + at) | uint64_t(from.word(first + at + 1)) << 32) >> (position % 32);
+    buffer = (words[at] | uint64_t(words[at + 1]) << 32) >> (position % 32);
     held = 64 - position % 32;
     loaded = 32 * at + 64;
-    ahead = from.word(first + at + 2);
+    ahead = words[at + 2];
   }
 
   DZ_HD uint32_t position() const { return loaded - held; }
 
   // Makes at least 33 bits ready.
-  DZ_HD void refill() {
+  DZ_HD void refill(const DeflateWords& words) {
     if (held > 32) return;
     buffer |= uint64_t(ahead) << held;
     held += 32;
     loaded += 32;
-    ahead = input->word(first + loaded / 32);
+    ahead = words[loaded / 32];
   }
 
   DZ_HD uint32_t peek(uint32_t n) const { return uint32_t(buffer) & ((1u << n) - 1); }
 
-  DZ_HD void take(uint32_t n) {
+  DZ_HD void skip(uint32_t n) {
     buffer >>= n;
     held -= n;
   }
 
   DZ_HD uint32_t read(uint32_t n) {
     const uint32_t value = peek(n);
-    take(n);
+    skip(n);
+    return value;
+  }
+
+  // Takes a symbol by its word (code_word() in inflate_codes.cuh), with its extra bits; both together have at most 28
+  // bits. Returns its value.
+  DZ_HD uint32_t take(uint32_t word) {
+    const uint32_t code = word & 15, extra = word >> 4 & 15;
+    const uint32_t value = (word >> 16) + (uint32_t(buffer) >> code & ((1u << extra) - 1));
+    skip(code + extra);
     return value;
   }
 };

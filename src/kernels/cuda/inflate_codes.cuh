@@ -7,7 +7,32 @@ namespace dz {
 
 constexpr uint32_t kMaxBits = 15;
 constexpr uint32_t kLiterals = 288, kDistances = 32, kCodeLengths = 19;
-constexpr uint32_t kNoSymbol = 0xfff;
+
+// What a code stands for, as a word. Bits 0-3: bits of the code; 4-7: number of extra bits that follow it; 8-9: Meaning;
+// 16-31: the value if the extra bits are zero: a byte, the length of a match, or its distance. A word that is 0 stands
+// for nothing.
+enum Meaning : uint32_t { kValueCode = 0, kMatchCode = 1, kEndCode = 2, kNoCodeFound = 3 };
+
+DZ_HD uint32_t code_word(uint32_t value, uint32_t extra, Meaning meaning) { return value << 16 | meaning << 8 | extra << 4; }
+
+DZ_HD Meaning meaning(uint32_t word) { return Meaning(word >> 8 & 3); }
+
+enum class Codes { kLiterals, kDistances, kLengths };
+
+// Returns the word of a symbol, without the bits of its code, sections 3.2.5 and 3.2.7.
+DZ_HD uint32_t symbol_word(Codes alphabet, uint32_t s) {
+  if (alphabet == Codes::kDistances) {
+    if (s < 4) return code_word(s + 1, 0, kValueCode);
+    const uint32_t extra = s / 2 - 1;
+    return s > 29 ? code_word(0, 0, kNoCodeFound) : code_word(((2 + s % 2) << extra) + 1, extra, kValueCode);
+  }
+  if (alphabet == Codes::kLengths || s < 256) return code_word(s, 0, kValueCode);
+  if (s == 256) return code_word(0, 0, kEndCode);
+  if (s < 265) return code_word(s - 254, 0, kMatchCode);
+  const uint32_t extra = (s - 261) / 4;
+  if (s < 285) return code_word(((4 + (s - 265) % 4) << extra) + 3, extra, kMatchCode);
+  return s == 285 ? code_word(258, 0, kMatchCode) : code_word(0, 0, kNoCodeFound);
+}
 
 // Returns how many of n lengths equal `value`.
 DZ_HD uint32_t count_equal(const uint8_t* lengths, uint32_t n, uint32_t value) {
@@ -28,15 +53,15 @@ DZ_HD uint32_t count_equal(const uint8_t* lengths, uint32_t n, uint32_t value) {
 // both.
 template <uint32_t SYMBOLS, uint32_t FAST>
 struct Code {
-  uint16_t fast[1 << FAST];      // symbol << 4 | length; 0 if there is no such code, or it is longer
-  uint16_t sorted[SYMBOLS];      // symbols by length, then by value
+  uint32_t fast[1 << FAST];      // words of symbols; 0 if there is no such code, or it is longer
+  uint32_t sorted[SYMBOLS];      // words of symbols without the bits of their codes, by length, then by value
   uint16_t count[kMaxBits + 1];  // number of symbols of each length
   uint16_t limit[kMaxBits + 1];  // the last code of each length plus 1, with zeros appended to kMaxBits bits
   uint16_t shift[kMaxBits + 1];  // code + shift[length], modulo 2^16, is the symbol's index in `sorted`
   uint32_t valid;                // see build_limits()
 
-  // Finds the symbol whose code begins `bits`, among codes of FROM bits and more. Returns symbol << 4 | length;
-  // kNoSymbol << 4 if there is none.
+  // Finds the symbol whose code begins `bits`, among codes of FROM bits and more. Returns its word; a word of no bits
+  // with kNoCodeFound if there is none.
   template <uint32_t FROM>
   DZ_HD uint32_t search(uint32_t bits) const {
 #ifdef __CUDA_ARCH__
@@ -49,17 +74,14 @@ struct Code {
     uint32_t length = FROM;
     DZ_UNROLL_BY(15)
     for (uint32_t l = FROM; l <= kMaxBits; ++l) length += value >= limit[l];
-    if (length > kMaxBits) return kNoSymbol << 4;
-    return uint32_t(sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])]) << 4 | length;
+    if (length > kMaxBits) return code_word(0, 0, kNoCodeFound);
+    return sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])] | length;
   }
 
-  // Takes one symbol. Returns kNoSymbol, and takes no bits, if there is no such code. At least kMaxBits bits must be
-  // ready.
-  DZ_HD uint32_t take(BitReader& bits) const {
-    uint32_t entry = fast[bits.peek(FAST)];
-    if (entry == 0) entry = search<FAST + 1>(uint32_t(bits.buffer));
-    bits.take(entry & 15);
-    return entry >> 4;
+  // Returns the word of the next symbol, which BitReader::take() takes. At least kMaxBits bits must be ready.
+  DZ_HD uint32_t find(const BitReader& bits) const {
+    const uint32_t word = fast[bits.peek(FAST)];
+    return word ? word : search<FAST + 1>(uint32_t(bits.buffer));
   }
 
   // The code for n lengths is built in four steps: build_counts, build_limits, build_sorted and build_fast.
@@ -85,21 +107,21 @@ struct Code {
     valid = good && (code == 1u << kMaxBits || (lone && longest <= 1));
   }
 
-  DZ_HD void build_sorted(const uint8_t* lengths, uint32_t n, uint32_t t, uint32_t threads) {
+  DZ_HD void build_sorted(Codes alphabet, const uint8_t* lengths, uint32_t n, uint32_t t, uint32_t threads) {
     for (uint32_t s = t; s < n; s += threads) {
       const uint32_t length = lengths[s];
       if (length == 0) continue;
       // Its place is after the symbols of smaller length, and after earlier symbols of the same length.
       uint32_t place = count_equal(lengths, s, length);
       for (uint32_t l = 1; l < length; ++l) place += count[l];
-      sorted[place] = uint16_t(s);
+      sorted[place] = symbol_word(alphabet, s);
     }
   }
 
   DZ_HD void build_fast(uint32_t t, uint32_t threads) {
     for (uint32_t i = t; i < (1u << FAST); i += threads) {
-      const uint32_t entry = search<1>(i), length = entry & 15;
-      fast[i] = uint16_t(length && length <= FAST ? entry : 0);
+      const uint32_t word = search<1>(i), length = word & 15;
+      fast[i] = length && length <= FAST ? word : 0;
     }
   }
 };
@@ -114,7 +136,7 @@ struct InflateCodes {
   bool good;                     // false: the description is damaged
 };
 
-// Builds both codes, or only the distance code. Returns whether they are valid.
+// Builds both codes, or only the code for code lengths, in the place of the distance code. Returns whether they are valid.
 template <uint32_t THREADS>
 DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bool lone) {
   const uint32_t literals = both ? c.literals : 0, distances = c.distances;
@@ -130,8 +152,8 @@ DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bo
   });
   if ((both && !c.literal.valid) || !c.distance.valid) return false;
   team.each([&](uint32_t t) {
-    if (both) c.literal.build_sorted(c.lengths, literals, t, THREADS);
-    c.distance.build_sorted(behind, distances, t, THREADS);
+    if (both) c.literal.build_sorted(Codes::kLiterals, c.lengths, literals, t, THREADS);
+    c.distance.build_sorted(both ? Codes::kDistances : Codes::kLengths, behind, distances, t, THREADS);
   });
   team.each([&](uint32_t t) {
     if (both) c.literal.build_fast(t, THREADS);
@@ -149,16 +171,17 @@ DZ_HD uint32_t length_order(uint32_t i) {
 // Reads the numbers of lengths, and the lengths of the code for code lengths.
 DZ_HD void read_counts(InflateCodes& c, const DeflateInput& input) {
   const uint64_t origin = c.at & ~uint64_t(31);
+  const DeflateWords words(input, origin);
   BitReader bits;
-  bits.open(input, origin, uint32_t(c.at - origin));
-  bits.refill();
+  bits.open(words, uint32_t(c.at - origin));
+  bits.refill(words);
   c.literals = bits.read(5) + 257;
   c.distances = bits.read(5) + 1;
   const uint32_t given = bits.read(4) + 4;
   for (uint32_t i = 0; i < kCodeLengths; ++i) c.lengths[i] = 0;
   c.good = c.literals <= 286 && c.distances <= 30;
   for (uint32_t i = 0; i < given && c.good; ++i) {
-    bits.refill();
+    bits.refill(words);
     c.lengths[length_order(i)] = uint8_t(bits.read(3));
   }
   c.at = origin + bits.position();
@@ -167,16 +190,17 @@ DZ_HD void read_counts(InflateCodes& c, const DeflateInput& input) {
 // Reads the lengths of both codes. c.distance holds the code for code lengths.
 DZ_HD void read_lengths(InflateCodes& c, const DeflateInput& input) {
   const uint64_t origin = c.at & ~uint64_t(31);
+  const DeflateWords words(input, origin);
   BitReader bits;
-  bits.open(input, origin, uint32_t(c.at - origin));
+  bits.open(words, uint32_t(c.at - origin));
   const uint32_t total = c.literals + c.distances;
   uint32_t n = 0, last = 0;
   c.good = false;
   while (n < total) {
-    bits.refill();
-    const uint32_t s = c.distance.take(bits);
+    bits.refill(words);
+    const uint32_t word = c.distance.find(bits), s = bits.take(word);
     uint32_t repeat = 1;
-    if (s == kNoSymbol || (s == 16 && n == 0)) break;
+    if (meaning(word) == kNoCodeFound || (s == 16 && n == 0)) break;
     if (s < 16) {
       last = s;
     } else if (s == 16) {

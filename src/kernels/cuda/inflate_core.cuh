@@ -22,26 +22,15 @@ enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
 // Reads one symbol, section 3.2.5, and hands it to the sink. Returns kLimit if another one may follow.
 template <class Sink>
-DZ_HD Stop read_symbol(const InflateCodes& codes, BitReader& bits, Sink& sink) {
-  bits.refill();
-  const uint32_t s = codes.literal.take(bits);
-  if (s < 256) return sink.literal(s) ? kLimit : kRefused;
-  if (s == 256) return kEnd;
-  if (s > 285) return kNoCode;  // also kNoSymbol
-  uint32_t length = s - 254;
-  if (s >= 265) {
-    const uint32_t extra = s == 285 ? 0 : (s - 261) / 4;
-    length = s == 285 ? 258 : ((4 + (s - 265) % 4) << extra) + 3 + bits.read(extra);
-  }
-  bits.refill();
-  const uint32_t d = codes.distance.take(bits);
-  if (d > 29) return kNoCode;
-  uint32_t distance = d + 1;
-  if (d >= 4) {
-    const uint32_t extra = d / 2 - 1;
-    distance = ((2 + d % 2) << extra) + 1 + bits.read(extra);
-  }
-  return sink.match(length, distance) ? kLimit : kRefused;
+DZ_HD Stop read_symbol(const InflateCodes& codes, const DeflateWords& words, BitReader& bits, Sink& sink) {
+  bits.refill(words);
+  const uint32_t word = codes.literal.find(bits), value = bits.take(word);
+  if (meaning(word) == kValueCode) return sink.literal(value) ? kLimit : kRefused;
+  if (meaning(word) != kMatchCode) return meaning(word) == kEndCode ? kEnd : kNoCode;
+  bits.refill(words);
+  const uint32_t where = codes.distance.find(bits), distance = bits.take(where);
+  if (meaning(where) == kNoCodeFound) return kNoCode;
+  return sink.match(value, distance) ? kLimit : kRefused;
 }
 
 // Reads symbols up to bit `limit`, or until one ends the reading. The last symbol may reach beyond the limit. All lanes
@@ -50,28 +39,30 @@ DZ_HD Stop read_symbol(const InflateCodes& codes, BitReader& bits, Sink& sink) {
 // The lanes meet before each symbol. If they didn't, those that read a literal and those that read a match would part,
 // and run one after another from there on.
 template <class Sink>
-DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t limit, Sink& sink, bool reads) {
+DZ_HD Stop read_symbols(const InflateCodes& codes, const DeflateWords& words, BitReader& bits, uint32_t limit, Sink& sink,
+                        bool reads) {
   Stop stop = kLimit;
   reads = reads && bits.position() < limit;
   while (warp_any(reads)) {
     if (reads) {
-      stop = read_symbol(codes, bits, sink);
+      stop = read_symbol(codes, words, bits, sink);
       reads = stop == kLimit && bits.position() < limit;
     }
   }
   return stop;
 }
 
-// Packs a match of a batch. Bits 0-15: its distance minus 1; 16-24: its length; from 32: where it begins in the batch.
-DZ_HD uint64_t pack_match(uint32_t at, uint32_t length, uint32_t distance) {
-  return uint64_t(at) << 32 | length << 16 | (distance - 1);
+// A match of a batch is kept in its own first two cells, until cells with its bytes take their place.
+DZ_HD void store_match(Cell* cells, uint32_t at, uint32_t length, uint32_t distance) {
+  cells[at] = Cell(length);
+  cells[at + 1] = Cell(distance - 1);
 }
 
-DZ_HD Task unpack_match(uint64_t match) {
+DZ_HD Task load_match(const Cell* cells, uint32_t at) {
   Task task = {};
-  task.at = uint32_t(match >> 32);
-  task.len = uint32_t(match) >> 16;
-  task.offset = (uint32_t(match) & 0xffff) + 1;
+  task.at = at;
+  task.len = cells[at];
+  task.offset = cells[at + 1] + 1u;
   return task;
 }
 
@@ -86,7 +77,7 @@ struct InflateShape {
 template <class Shape>
 struct InflateState {
   Cells<Shape::WINDOW> cells;
-  uint64_t matches[Shape::MATCHES];
+  uint16_t matches[Shape::MATCHES];  // where matches begin in the batch
   InflateCodes codes;
   // For each thread's segment: the bits where it begins and ends, why it ends (`stop`), and its bytes and matches
   // (sum_bytes, sum_matches), at last those of all segments up to its end.
@@ -123,7 +114,7 @@ struct CountingSink {
 // Writes one segment's part of a batch. Refuses distances that reach before the stream's first byte.
 struct BatchSink {
   Cell* cells;        // cells of the batch's bytes
-  uint64_t* matches;  // place for the next match
+  uint16_t* matches;  // place for the next match
   uint64_t produced;  // bytes before the batch
   uint32_t at;        // position of the next byte in the batch
 
@@ -134,7 +125,8 @@ struct BatchSink {
 
   DZ_HD bool match(uint32_t length, uint32_t distance) {
     if (distance > produced + at) return false;
-    *matches++ = pack_match(at, length, distance);
+    *matches++ = uint16_t(at);
+    store_match(cells, at, length, distance);
     at += length;
     return true;
   }
@@ -186,9 +178,10 @@ struct SerialSink {
 // Reads symbols in a function of its own, which keeps the kernels' main path small.
 DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& input, uint64_t origin, uint32_t from,
                                uint32_t limit, SerialSink& sink, uint32_t& end) {
+  const DeflateWords words(input, origin);
   BitReader bits;
-  bits.open(input, origin, from);
-  const Stop stop = read_symbols(codes, bits, limit, sink, true);
+  bits.open(words, from);
+  const Stop stop = read_symbols(codes, words, bits, limit, sink, true);
   end = bits.position();
   return stop;
 }
@@ -235,10 +228,11 @@ struct Inflater {
   DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t, bool reads) {
     const uint32_t limit = first + (t + 1) * Shape::SEGMENT, begin = s.begin[t];
     const bool inside = reads && origin + begin < input.end;
+    const DeflateWords words(input, origin);
     CountingSink sink = {0};
     BitReader bits;
-    bits.open(input, origin, begin);
-    const Stop stop = read_symbols(s.codes, bits, limit, sink, inside);
+    bits.open(words, begin);
+    const Stop stop = read_symbols(s.codes, words, bits, limit, sink, inside);
     if (!reads) return;
     if (!inside) {
       s.end[t] = begin;
@@ -288,16 +282,17 @@ struct Inflater {
       const uint64_t sum = t && writes ? s.sums[t - 1] : before;
       BatchSink sink = {s.cells.cell + skew, s.matches + (sum_matches(sum) - sum_matches(before)), produced,
                         sum_bytes(sum) - sum_bytes(before)};
+      const DeflateWords words(input, origin);
       BitReader bits;
-      bits.open(input, origin, s.begin[t]);
-      return read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink, writes) == kRefused;
+      bits.open(words, s.begin[t]);
+      return read_symbols(s.codes, words, bits, first + (t + 1) * Shape::SEGMENT, sink, writes) == kRefused;
     });
     if (refused) return false;
     team.each([&](uint32_t t) {
       // All lanes of a warp run each round, because long matches need all of them.
       for (uint32_t group = t - t % kWarp; group < n; group += Shape::THREADS) {
         const uint32_t i = group + t % kWarp;
-        const Task task = i < n ? unpack_match(s.matches[i]) : Task{};
+        const Task task = i < n ? load_match(s.cells.cell + skew, s.matches[i]) : Task{};
         const bool near = task.len <= kLong;
         if (task.len && near) s.cells.put_match(task, skew, to, 0, 1);
         by_warp(!near, task, [&](const Task& its, uint32_t lane, uint32_t lanes) { s.cells.put_match(its, skew, to, lane, lanes); });
@@ -370,9 +365,9 @@ struct Inflater {
   DZ_HD DecodeStatus run() {
     for (bool last = false; !last;) {
       if (at > input.end) return kTooShort;
-      BitReader bits;
       const uint64_t origin = at & ~uint64_t(31);
-      bits.open(input, origin, uint32_t(at - origin));
+      BitReader bits;
+      bits.open(DeflateWords(input, origin), uint32_t(at - origin));
       last = bits.read(1);
       const uint32_t type = bits.read(2);
       at = origin + bits.position();
