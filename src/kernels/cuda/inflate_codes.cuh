@@ -136,7 +136,8 @@ struct InflateCodes {
   bool good;                     // false: the description is damaged
 };
 
-// Builds both codes, or only the code for code lengths, in the place of the distance code. Returns whether they are valid.
+// Builds both codes, or only the code for code lengths, in the place of the distance code. Returns whether they are
+// valid.
 template <uint32_t THREADS>
 DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bool lone) {
   const uint32_t literals = both ? c.literals : 0, distances = c.distances;
