@@ -3,9 +3,9 @@
 //
 // Decoding is a chain of dependent table look-ups, so a thread waits most of the time. Throughput comes from the number
 // of chains in flight: five for each block (four streams of literals, one of sequences), each with one thread. The
-// tables are in shared memory, which limits the number of blocks on a multiprocessor. A chain of sequences takes three
-// times as long as one of literals. So sequences and literals are decoded by separate blocks of threads: the memory of
-// a block of threads becomes free only when its slowest warp ends.
+// tables are in shared memory, which limits the number of blocks on a multiprocessor. A chain of sequences takes twice
+// as long as one of literals, and needs more memory. So sequences and literals are decoded by separate blocks of
+// threads: the memory of a block of threads becomes free only when its slowest warp ends.
 #pragma once
 #include "zstd_literals.cuh"
 #include "zstd_states.cuh"
@@ -13,14 +13,17 @@
 namespace dz {
 namespace zstd {
 
-// Shared memory of a warp that decodes the sequences or the literals of GROUP blocks.
+// Shared memory of a warp that records the sequences of GROUP blocks.
 template <uint32_t GROUP>
-union EntropyShared {
-  struct {
-    SequenceTables tables[GROUP];
-    ExtraBits lengths;
-  } sequences;
-  LiteralTables literals[GROUP];
+struct SequenceWarp {
+  SequenceTables tables[GROUP];
+  ExtraBits lengths;
+};
+
+// Shared memory of a warp that decodes the literals of GROUP blocks.
+template <uint32_t GROUP>
+struct LiteralWarp {
+  LiteralTables tables[GROUP];
 };
 
 // Writes the result of a block that has literals only.
@@ -33,9 +36,9 @@ DZ_HD void no_sequences(const Block& b, bool first, BlockResult& result) {
 // Records the sequences of the blocks work[begin] to work[end - 1], at most GROUP blocks.
 template <uint32_t GROUP>
 DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin, uint32_t end,
-                            uint8_t* workspace, BlockResult* results, EntropyShared<GROUP>& shared, uint32_t lane) {
-  SequenceTables* const tables = shared.sequences.tables;
-  ExtraBits& lengths = shared.sequences.lengths;
+                            uint8_t* workspace, BlockResult* results, SequenceWarp<GROUP>& shared, uint32_t lane) {
+  SequenceTables* const tables = shared.tables;
+  ExtraBits& lengths = shared.lengths;
   for (uint32_t i = lane; i < ExtraBits::kCodes; i += kWarp) lengths.prepare(i);
   lanes_sync();
   // First, three lanes of each block build its tables.
@@ -69,8 +72,8 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
 template <uint32_t GROUP>
 __device__ __forceinline__ void decode_literals(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin,
                                                 uint32_t end, uint8_t* workspace, BlockResult* results,
-                                                EntropyShared<GROUP>& shared, uint32_t lane) {
-  LiteralTables* const tables = shared.literals;
+                                                LiteralWarp<GROUP>& shared, uint32_t lane) {
+  LiteralTables* const tables = shared.tables;
   const uint32_t member = lane / 4, part = lane % 4;
   const bool here = member < GROUP && begin + member < end;
   const uint32_t index = here ? work[begin + member] : 0;
@@ -98,10 +101,16 @@ __device__ __forceinline__ void decode_literals(const Frame* frames, const Block
 // Compressed blocks that one warp decodes, and the most warps of a block of threads.
 constexpr uint32_t kZstdGroup = 8, kZstdWarps = 8;
 
-// Grid: one warp per group of kZstdGroup compressed blocks for their sequences, and one for their literals. Each warp
-// needs sizeof(EntropyShared<kZstdGroup>) bytes of dynamic shared memory. The first half of the blocks of threads
-// records sequences, the second half decodes literals. So the number of blocks of threads is even, and each half has a
-// warp for every group.
+// Returns the bytes of dynamic shared memory of this block of threads.
+__device__ __forceinline__ uint32_t dynamic_shared_memory() {
+  uint32_t bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
+// Grid: blocks of threads that record sequences, and behind them those that decode literals, with one warp for each
+// group of kZstdGroup compressed blocks. Of either kind a block of threads has as many warps as its dynamic shared memory
+// has room for, at most kZstdWarps. More threads do nothing.
 //
 // work: indexes of the compressed blocks. results: one entry for each of `blocks`; those of compressed blocks are
 // written. The workspace begins at a multiple of 16.
@@ -112,22 +121,30 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz::zstd;
+  using Sequences = SequenceWarp<kZstdGroup>;
+  using Literals = LiteralWarp<kZstdGroup>;
   extern __shared__ uint4 shared_memory[];
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = gridDim.x / 2;
-  EntropyShared<kZstdGroup>& shared = reinterpret_cast<EntropyShared<kZstdGroup>*>(shared_memory)[warp];
-  const bool sequences = blockIdx.x < half;
-  const uint32_t group = (sequences ? blockIdx.x : blockIdx.x - half) * (blockDim.x / 32) + warp;
-  const uint32_t begin = min(group * kZstdGroup, n_work), end = min(begin + kZstdGroup, n_work);
-  if (begin == end) return;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, room = dynamic_shared_memory();
+  const uint32_t sequence_warps = min(room / uint32_t(sizeof(Sequences)), kZstdWarps);
+  const uint32_t literal_warps = min(room / uint32_t(sizeof(Literals)), kZstdWarps);
+  const uint32_t groups = (n_work + kZstdGroup - 1) / kZstdGroup, first = (groups + sequence_warps - 1) / sequence_warps;
+  const bool sequences = blockIdx.x < first;
+  const uint32_t warps = sequences ? sequence_warps : literal_warps;
+  const uint32_t group = (sequences ? blockIdx.x : blockIdx.x - first) * warps + warp;
+  if (warp >= warps || group >= groups) return;
+  const uint32_t begin = group * kZstdGroup, end = min(begin + kZstdGroup, n_work);
   if (sequences) {
+    Sequences& shared = reinterpret_cast<Sequences*>(shared_memory)[warp];
     record_sequences<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   } else {
+    Literals& shared = reinterpret_cast<Literals*>(shared_memory)[warp];
     decode_literals<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   }
 }
 
 #ifdef __CUDA_ARCH__
-static_assert(kZstdGroup == 8 && kZstdWarps == 8 && sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44128,
-              "ENTROPY_GROUP, ENTROPY_WARPS and ENTROPY_SHARED in src/zstd.rs of this crate");
+static_assert(kZstdGroup == 8 && kZstdWarps == 8 && sizeof(dz::zstd::SequenceWarp<kZstdGroup>) == 44128 &&
+                  sizeof(dz::zstd::LiteralWarp<kZstdGroup>) == 34944,
+              "ENTROPY_GROUP, ENTROPY_WARPS, SEQUENCES_SHARED and LITERALS_SHARED in src/zstd.rs of this crate");
 #endif
 #endif

@@ -25,7 +25,7 @@ struct HostWave {
   uint32_t begin, end;  // the entries of `work` to do
   uint8_t* workspace;
   BlockResult* results;
-  EntropyShared<kHostGroup>* shared;
+  SequenceWarp<kHostGroup>* shared;
   SequencesShared<kHostWarps>* sequences;
 };
 
@@ -68,7 +68,7 @@ void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zs
   using dz::zstd::kHostGroup;
   for (uint32_t begin = 0; begin < n_work; begin += kHostGroup) {
     const uint32_t end = n_work - begin < kHostGroup ? n_work : begin + kHostGroup;
-    dz::zstd::EntropyShared<kHostGroup> shared;
+    dz::zstd::SequenceWarp<kHostGroup> shared;
     dz::zstd::SequencesShared<dz::zstd::kHostWarps> sequences;
     dz::zstd::HostWave wave = {frames, blocks, work, begin, end, workspace, results, &shared, &sequences};
     dz::zstd::host_sequences(wave);

@@ -21,8 +21,10 @@ static_assert(kAheadWords + 4 <= 16, "they have room in the ring");
 // Tables for the literals of one block; in shared memory on the device.
 struct LiteralTables {
   uint16_t huffman[1 << kMaxCodeBits];
-  uint8_t weights[256];
-  LiteralRing rings[4];
+  union {
+    uint8_t weights[256];  // used only while the table is built
+    LiteralRing rings[4];
+  };
   uint32_t log;   // binary logarithm of the Huffman table's size; 0 for damage
   uint32_t used;  // bytes of the table's description; 0 if another block holds it
 };

@@ -42,8 +42,10 @@ impl From<(u32, u32)> for Grid {
 
 /// Compressed blocks that one warp of `dz_zstd_entropy` decodes.
 const ENTROPY_GROUP: u32 = 8;
-/// Bytes of shared memory for one warp of `dz_zstd_entropy`.
-const ENTROPY_SHARED: u32 = 44_128;
+/// Bytes of shared memory for a warp of `dz_zstd_entropy` that records sequences.
+const SEQUENCES_SHARED: u32 = 44_128;
+/// Bytes of shared memory for a warp of `dz_zstd_entropy` that decodes literals.
+const LITERALS_SHARED: u32 = 34_944;
 /// Most warps in a block of threads of `dz_zstd_entropy`.
 const ENTROPY_WARPS: u32 = 8;
 
@@ -54,14 +56,17 @@ const ENTROPY_WARPS: u32 = 8;
 /// much shared memory, for example those of a model, then find room on the other multiprocessors.
 pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
     let groups = compressed_blocks.div_ceil(ENTROPY_GROUP);
-    let warps = (entropy_shared(shared) / ENTROPY_SHARED).min(groups).max(1);
-    Grid { blocks: 2 * groups.div_ceil(warps), threads: 32 * warps, shared: warps * ENTROPY_SHARED }
+    let shared = entropy_shared(shared).min(groups.max(1).saturating_mul(SEQUENCES_SHARED));
+    // The kernel finds the same numbers from its shared memory.
+    let warps = |each: u32| (shared / each).min(ENTROPY_WARPS);
+    let (sequences, literals) = (warps(SEQUENCES_SHARED), warps(LITERALS_SHARED));
+    Grid { blocks: groups.div_ceil(sequences) + groups.div_ceil(literals), threads: 32 * sequences.max(literals), shared }
 }
 
 /// Returns the most bytes of dynamic shared memory that a block of `dz_zstd_entropy` takes, on a device where a block
 /// may have `shared` bytes.
 pub fn entropy_shared(shared: u32) -> u32 {
-    (shared / ENTROPY_SHARED).clamp(1, ENTROPY_WARPS) * ENTROPY_SHARED
+    shared.clamp(SEQUENCES_SHARED, ENTROPY_WARPS * SEQUENCES_SHARED)
 }
 
 /// Returns the grid of `dz_zstd_sequences` for this number of compressed blocks.

@@ -293,17 +293,18 @@ fn damage_has_the_same_outcome_as_elsewhere() {
 #[test]
 fn warps_of_the_entropy_kernel_stand_together() {
     use dali_zarr_kernels::zstd::{Grid, entropy, entropy_shared};
-    const WARP: u32 = 44_128;
-    let grid = |blocks, warps| Grid { blocks, threads: 32 * warps, shared: warps * WARP };
-    // Half of the blocks of threads work on sequences. Each warp works on eight compressed blocks.
-    assert_eq!(entropy(0, 227 << 10), grid(0, 1));
-    assert_eq!(entropy(9, 227 << 10), grid(2, 2));
-    assert_eq!(entropy(81, 227 << 10), grid(6, 5));
-    assert_eq!(entropy(81, 99 << 10), grid(12, 2));
-    assert_eq!(entropy(81, 64 << 10), grid(22, 1));
-    for (shared, warps) in [(48 << 10, 1), (64 << 10, 1), (99 << 10, 2), (163 << 10, 3), (227 << 10, 5), (1 << 20, 8)] {
-        assert_eq!(entropy_shared(shared), warps * WARP);
-    }
+    const SEQUENCES: u32 = 44_128;
+    let grid = |blocks, warps: u32, shared| Grid { blocks, threads: 32 * warps, shared };
+    // Each warp works on eight compressed blocks, either on their sequences or on their literals.
+    assert_eq!(entropy(0, 227 << 10), grid(0, 1, SEQUENCES));
+    assert_eq!(entropy(9, 227 << 10), grid(1 + 1, 2, 2 * SEQUENCES));
+    assert_eq!(entropy(81, 227 << 10), grid(3 + 2, 6, 227 << 10), "11 groups: five or six warps fit");
+    assert_eq!(entropy(81, 99 << 10), grid(6 + 6, 2, 99 << 10));
+    assert_eq!(entropy(81, 64 << 10), grid(11 + 11, 1, 64 << 10));
+    assert_eq!(entropy(8000, 1 << 20), grid(125 + 125, 8, 8 * SEQUENCES));
+    assert_eq!(entropy_shared(16 << 10), SEQUENCES, "a warp needs this much");
+    assert_eq!(entropy_shared(227 << 10), 227 << 10);
+    assert_eq!(entropy_shared(1 << 20), 8 * SEQUENCES);
 }
 
 /// The second stream of literals has only two bits, fewer than the three literals that the decoder reads before its
