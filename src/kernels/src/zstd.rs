@@ -60,7 +60,11 @@ pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
     // The kernel finds the same numbers from its shared memory.
     let warps = |each: u32| (shared / each).min(ENTROPY_WARPS);
     let (sequences, literals) = (warps(SEQUENCES_SHARED), warps(LITERALS_SHARED));
-    Grid { blocks: groups.div_ceil(sequences) + groups.div_ceil(literals), threads: 32 * sequences.max(literals), shared }
+    Grid {
+        blocks: groups.div_ceil(sequences) + groups.div_ceil(literals),
+        threads: 32 * sequences.max(literals),
+        shared,
+    }
 }
 
 /// Returns the most bytes of dynamic shared memory that a block of `dz_zstd_entropy` takes, on a device where a block
