@@ -10,6 +10,8 @@
 //! before it is written, and subtracted after it is removed. So the folder never holds more than the usage says,
 //! whenever a process dies. Nothing outside of `dali-zarr-1` is touched. In the subfolders for pieces, files that are
 //! not named like a piece are not touched either.
+//!
+//! `unsafe` is allowed here, because the free space of a file system is found with libc's `statvfs`.
 
 #![allow(unsafe_code)]
 

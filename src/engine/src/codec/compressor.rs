@@ -1,4 +1,4 @@
-//! Compressors as steps of a chain, also where another compressor follows, so that the decoded size isn't known.
+//! Compressors as steps of a chain. If one compressor follows another, the decoded size of the second one isn't known.
 //!
 //! A size claimed by a header never decides how much memory is taken. The output has the size that the metadata give,
 //! or it grows with the bytes that are really decoded, up to a limit.

@@ -6,7 +6,7 @@
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them.
 //! - Other compressors are in `compressor.rs` and `filters/`, filters and checksums in `filters/`.
-//! - Codecs that only zarrs has are steps too ([`foreign`]).
+//! - Codecs that only zarrs has are steps too ([`zarrs_codec`]).
 
 #![deny(unsafe_code)]
 

@@ -71,8 +71,8 @@ impl Axis {
         if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
-    /// Counts the starts (from the first one on, every `step` elements) that read elements of one segment only, if a
-    /// start reads from `reach.0` to before `reach.1`, relative to itself.
+    /// Returns the number of starts that read elements of one segment only. Starts are every `step` elements, from the
+    /// first one on. A start reads the elements from `reach.0` to before `reach.1`, relative to itself.
     pub fn fitting(&self, reach: (i64, i64)) -> i64 {
         Starts::within(self.starts.at(0).0, self.starts.step(), reach, &self.bounds).count()
     }

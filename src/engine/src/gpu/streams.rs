@@ -75,7 +75,7 @@ pub(super) fn plan_wave(
 ) -> WavePlan {
     let mut sorted = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-    // Chunks of one read lie next to each other. WavePlan by address, their copies merge.
+    // Chunks of one read lie next to each other. In the order of their addresses, their copies can be merged.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
     let mut split_chunk = SplitChunk::default();

@@ -267,10 +267,13 @@ impl Scheduler {
         });
     }
 
-    /// Keeps, evicts or removes a resolved chunk that no task uses. If planned batches need it, it is kept, provided
-    /// that memory may hold it until then or that nothing waits for memory. Otherwise it would be evicted at once,
-    /// which costs throughput for small chunks. If no planned batch needs it, it is removed, unless the next batch is
-    /// still being planned: that batch may need it, and a late planner must not cost reads.
+    /// Keeps, evicts or removes a resolved chunk that no task uses.
+    ///
+    /// - If a planned batch needs it and nothing waits for memory, it is kept.
+    /// - If a planned batch needs it and something waits for memory, it is kept only if memory is likely to hold it
+    ///   until then. Otherwise it is evicted now: to keep it for a moment would cost throughput.
+    /// - If no planned batch needs it, it is removed. But while the next batch is still being planned and nothing waits
+    ///   for memory, it is kept: that batch may need it.
     fn keep_or_drop(&mut self, handle: Handle) {
         let (no_shortage, late) = (self.shortage.is_none(), self.batches.planner_is_late());
         let chunk = &mut self.chunks[handle];

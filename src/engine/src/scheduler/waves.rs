@@ -7,8 +7,8 @@ use crate::chunk_index::DIRECT_COPY;
 use crate::memory::arena;
 use crate::messages::{Content, Handle, WaveLimits};
 
-/// A wave is launched, though more chunks are being read, when this many bytes of decoded chunks wait for it. It waits
-/// longer if there is time to wait for a whole batch.
+/// While more chunks are being read, a wave waits for them. It is launched anyway when this many bytes of chunks that
+/// need no decoding wait for it. It waits longer if there is time to wait for a whole batch.
 const EAGER_WAVE: usize = 16 << 20;
 /// The same for this many uses of chunks that are in their slots already. Fewer are not worth a wave: its tables wait
 /// for the same bus as the chunks.

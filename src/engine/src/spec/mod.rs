@@ -1,6 +1,6 @@
 //! The arguments of a reader, as plain values. Each group of arguments in the documentation has a file here. Names and
 //! meanings are those of the operator's arguments. [`Spec::from_json`] reads them all from one flat JSON object.
-//! Nothing here touches storage, a clock or a device.
+//! Nothing here touches a store, a clock or a device. Only [`cores`] asks the operating system, for defaults.
 
 mod by_name;
 mod order;
@@ -138,8 +138,9 @@ fn listed(list: &str) -> usize {
 impl Spec {
     /// Reads a JSON object in UTF-8. Its keys are the operator's arguments; the C ABI's header lists them.
     ///
-    /// # Errors Of kind `Value` for text that isn't JSON, an unknown argument, or an invalid value. Of kind `Type` for
-    /// a value of the wrong type.
+    /// # Errors
+    /// Of kind `Value` for text that isn't JSON, an unknown argument, or an invalid value. Of kind `Type` for a value
+    /// of the wrong type.
     pub fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
         let spec = Self::of_arguments(read::object(text.as_ref())?)?;
         spec.source.check()?;

@@ -36,7 +36,7 @@ const fn kind(codec: StreamCodec) -> StreamKind {
     }
 }
 
-/// Returns a codec that stands for the decoder: streams with equal results go to the same decoder.
+/// Returns the main codec of the decoder that takes streams of `codec`: the decoder of LZ4 takes Snappy too.
 const fn decoder(codec: StreamCodec) -> StreamCodec {
     match codec {
         StreamCodec::Snappy => StreamCodec::Lz4,

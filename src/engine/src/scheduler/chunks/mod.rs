@@ -16,7 +16,8 @@ use crate::plan::ChunkId;
 use queue::Queue;
 use table::Table;
 
-/// Stands for the first batch that needs a kept chunk, if no planned batch needs it. Such chunks are evicted first.
+/// The number that takes the place of a batch's number for a kept chunk that no planned batch needs. It is larger than
+/// all others, so such chunks are evicted first.
 const NOT_YET: u64 = u64::MAX;
 
 /// The chunks that planned batches need, by handle.
