@@ -1,13 +1,14 @@
-//! Runs jobs on the CPU whose operation has a table of channels. It takes one channel after the other, by the code for
-//! a single mean and stddev, or processes long rows of channels in three steps over a buffer. Both give the same bits.
+//! Runs jobs on the CPU ([`run`]). If the operation has a table of channels, it takes one channel after the other, by the
+//! code for a single mean and stddev, or processes long rows of channels in three steps over a buffer. Both give the
+//! same bits.
 //!
 //! `unsafe` is allowed here: jobs and operations carry addresses, as in `cpu`.
 
 #![allow(unsafe_code)]
 
-use dali_zarr_kernels::{Job, Op, Source};
+use dali_zarr_kernels::{Job, NORM_TABLE, Op, Source};
 
-use super::cpu::run;
+use super::cpu::run_plain;
 use crate::dtype::DType;
 
 /// If the innermost dimension has at most this many channels, and more rows than channels, the channels are taken one
@@ -17,11 +18,27 @@ const FEW: u32 = 16;
 /// Elements in the buffer.
 const BUFFER: usize = 512;
 
+/// Runs one job, whose `src` and `dst` are addresses. Returns how many NaNs it replaced.
+///
+/// # Safety
+/// The job's boxes must lie in memory that is alive. Meanwhile nobody else may touch the destination or write the
+/// source. The operation belongs to [`super::Ops`] that are alive. Its table, if it has one, has all channels that the
+/// job names.
+pub unsafe fn run(job: &Job, op: &Op) -> u64 {
+    if op.has_norm == NORM_TABLE {
+        // SAFETY: the caller's promise.
+        unsafe { run_by_channel(job, op) }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { run_plain(job, op) }
+    }
+}
+
 /// Runs one job whose operation has a table. Returns how many NaNs it replaced.
 ///
 /// # Safety
-/// As for [`run`]. The table has all channels that the job names.
-pub(super) unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
+/// As for [`run`].
+unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
     let (dim, first, step) = job.channels();
     let inner = job.ndim as usize - 1;
     let rows: u64 = job.extent[..inner].iter().map(|&n| u64::from(n)).product();
@@ -35,7 +52,7 @@ pub(super) unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
         let [mean, stddev] = of_channel(i);
         let own = Op { has_norm: 1, mean, stddev, ..*op };
         // SAFETY: a part of the job's box.
-        unsafe { run(&part(job, op, dim, i, 1), &own) }
+        unsafe { run_plain(&part(job, op, dim, i, 1), &own) }
     };
     (0..i64::from(job.extent[dim])).map(one).sum()
 }
@@ -75,14 +92,14 @@ fn by_row(row: &Job, op: &Op, of_channel: impl Fn(i64) -> [f64; 2]) -> u64 {
         let address = buffer.as_mut_ptr() as u64;
         let decoded = Job::new(piece.src, address, [(count, piece.src_stride[0], 1)]);
         // SAFETY: the source is a part of the job's box, and the buffer has room for `count` elements.
-        replaced += unsafe { run(&Job { source: row.source, ..decoded }, &decode) };
+        replaced += unsafe { run_plain(&Job { source: row.source, ..decoded }, &decode) };
         for (i, x) in (i64::from(from)..).zip(&mut buffer[..count as usize]) {
             let [mean, stddev] = of_channel(i);
             *x = (*x - mean) / stddev;
         }
         let stored = Job::new(address, piece.dst, [(count, 1, piece.dst_stride[0])]);
         // SAFETY: as above, with the destination.
-        unsafe { run(&Job { source: Source::Chunk as u32, ..stored }, &cast) };
+        unsafe { run_plain(&Job { source: Source::Chunk as u32, ..stored }, &cast) };
     }
     replaced
 }

@@ -12,17 +12,15 @@ use super::is_copy;
 use crate::dtype::{DType, half_from_f64};
 use half::{bf16, f16};
 
-/// Runs one job, whose `src` and `dst` are addresses. Returns how many NaNs it replaced.
+/// Runs one job, whose `src` and `dst` are addresses, and whose operation has no table of channels. Returns how many
+/// NaNs it replaced.
 ///
 /// # Safety
 /// The job's boxes must lie in memory that is alive. Meanwhile nobody else may touch the destination or write the
 /// source. The operation belongs to [`super::Ops`] that are alive.
-pub unsafe fn run(job: &Job, op: &Op) -> u64 {
+pub(super) unsafe fn run_plain(job: &Job, op: &Op) -> u64 {
     debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
-    if op.has_norm == NORM_TABLE {
-        // SAFETY: the caller's promise.
-        return unsafe { super::channels::run_by_channel(job, op) };
-    }
+    debug_assert!(op.has_norm != NORM_TABLE, "channels.rs takes one channel after the other");
     if is_copy(op) && job.source == Source::Chunk as u32 {
         match (DType::ALL[op.src_dtype as usize].size(), op.swap != 0) {
             (1, _) => rows::<1>(job, copy::<1>),

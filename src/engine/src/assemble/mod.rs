@@ -6,7 +6,7 @@ mod cast;
 mod channels;
 mod cpu;
 
-pub use cpu::run;
+pub use channels::run;
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -125,12 +125,6 @@ pub struct Chain {
     gpu_layout: Option<(Option<Compression>, u8)>,
 }
 
-impl From<Compression> for Chain {
-    fn from(compression: Compression) -> Self {
-        Self::new(compression.name().into(), vec![Box::new(super::compressor::Compressor::Common(compression))])
-    }
-}
-
 /// The bytes between two steps.
 enum Held<'a> {
     Borrowed(&'a [u8]),

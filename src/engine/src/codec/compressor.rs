@@ -3,9 +3,10 @@
 //! A size claimed by a header never decides how much memory is taken. The output has the size that the metadata give,
 //! or it grows with the bytes that are really decoded, up to a limit.
 
-use super::chain::{OnGpu, Side, Size, Step};
-use super::filters::{Lzma, base64};
-use super::{Compression, blosc, damaged, deflate, wrong_size};
+use super::chain::{Chain, OnGpu, Side, Size, Step};
+use super::lzma::Lzma;
+use super::single_stream::Stream;
+use super::{Compression, base64, blosc, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
 /// A compressor as a step of a chain.
@@ -19,12 +20,6 @@ pub(super) enum Compressor {
     Lzma(Lzma),
     /// Base64 text. It compresses nothing, but as for compressors, its length doesn't give the decoded size.
     Base64,
-}
-
-/// A decoder of a single compressed stream.
-pub(super) trait Stream {
-    /// Decodes a part of `input` to `out`. Returns the bytes read, the bytes written, and whether the stream ended.
-    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String>;
 }
 
 /// What may follow a stream in the encoded bytes.
@@ -255,32 +250,9 @@ fn one_stream(stream: &mut dyn Stream, rest: &mut &[u8], output: &mut Output<'_>
     }
 }
 
-impl Stream for flate2::Decompress {
-    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String> {
-        let (read, written) = (self.total_in(), self.total_out());
-        let status = self.decompress(input, out, flate2::FlushDecompress::Finish).map_err(|e| e.to_string())?;
-        let counts = ((self.total_in() - read) as usize, (self.total_out() - written) as usize);
-        Ok((counts.0, counts.1, status == flate2::Status::StreamEnd))
-    }
-}
-
-impl Stream for bzip2::Decompress {
-    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String> {
-        let (read, written) = (self.total_in(), self.total_out());
-        let status = self.decompress(input, out).map_err(|e| e.to_string())?;
-        let counts = ((self.total_in() - read) as usize, (self.total_out() - written) as usize);
-        Ok((counts.0, counts.1, status == bzip2::Status::StreamEnd))
-    }
-}
-
-impl Stream for zstd_safe::DCtx<'_> {
-    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String> {
-        let mut input = zstd_safe::InBuffer::around(input);
-        let mut output = zstd_safe::OutBuffer::around(out);
-        let hint = self
-            .decompress_stream(&mut output, &mut input)
-            .map_err(|code| zstd_safe::get_error_name(code).to_owned())?;
-        Ok((input.pos, output.pos(), hint == 0))
+impl From<Compression> for Chain {
+    fn from(compression: Compression) -> Self {
+        Self::new(compression.name().into(), vec![Box::new(Compressor::Common(compression))])
     }
 }
 

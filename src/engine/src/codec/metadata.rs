@@ -5,15 +5,14 @@ use serde_json::{Map, Value};
 use zarrs::array::FillValue;
 
 use super::chain::{Chain, Side, Size, Step};
+use super::codec_list::{CodecList, unknown};
 use super::filters::{SwapBytes, Transpose};
-use super::registry::{Format, Given, Place, find};
+use super::given::{Format, Given};
+use super::registry::{Place, find};
 use super::zarrs_codec::{ZarrsCodec, fill_value};
 use super::{ChunkFormat, decoded_bytes};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-
-/// The codecs of an array or of a shard's inner chunks, in the order in which they encode.
-pub(crate) struct CodecList(Vec<(String, Map<String, Value>)>);
 
 /// The fields of v2 metadata that say how chunks are encoded.
 pub(crate) struct V2Codecs {
@@ -30,50 +29,6 @@ pub(crate) struct V2Codecs {
 }
 
 impl CodecList {
-    /// Reads the list `codecs` of v3 metadata.
-    pub(crate) fn parse(codecs: &Value) -> Result<Self> {
-        let wrong = |found: &Value| {
-            Error::value(format!(
-                "codecs: expected a list of names or of objects with a name, but found {}",
-                crate::json::shown(found)
-            ))
-        };
-        let list = codecs.as_array().ok_or_else(|| wrong(codecs))?;
-        let mut out = Vec::with_capacity(list.len());
-        for codec in list {
-            out.push(match codec {
-                Value::String(name) => (name.clone(), Map::new()),
-                Value::Object(object) => {
-                    let name = object.get("name").and_then(Value::as_str).ok_or_else(|| wrong(codec))?;
-                    let configuration = match object.get("configuration") {
-                        None | Some(Value::Null) => Map::new(),
-                        Some(Value::Object(configuration)) => configuration.clone(),
-                        Some(_) => return Err(wrong(codec)),
-                    };
-                    (name.to_owned(), configuration)
-                }
-                _ => return Err(wrong(codec)),
-            });
-        }
-        if out.is_empty() {
-            return Err(Error::value("codecs: expected at least the codec \"bytes\", but found an empty list"));
-        }
-        Ok(Self(out))
-    }
-
-    /// Returns the configuration of the codec `name` if it is the only codec.
-    pub(crate) fn only(&self, name: &str) -> Option<&Map<String, Value>> {
-        match self.0.as_slice() {
-            [(n, configuration)] if n == name => Some(configuration),
-            _ => None,
-        }
-    }
-
-    /// Returns the codecs' names and configurations.
-    pub(crate) fn entries(&self) -> &[(String, Map<String, Value>)] {
-        &self.0
-    }
-
     /// Returns the format of chunks with elements of `dtype`. `fill` holds the bits of the fill value; `largest` is the
     /// shape of the largest chunk.
     ///
@@ -82,7 +37,7 @@ impl CodecList {
     pub(crate) fn format(&self, dtype: DType, fill: u64, largest: &[u64]) -> Result<ChunkFormat> {
         let mut building = Building::new(Format::V3, dtype, fill, (0..largest.len()).collect(), largest)?;
         let mut swap = false;
-        for (name, configuration) in &self.0 {
+        for (name, configuration) in self.entries() {
             match name.as_str() {
                 "transpose" if !building.serialized => {
                     building.transpose(transposition(configuration.get("order"), building.side.shape.len())?)?;
@@ -236,13 +191,6 @@ impl Building {
         let chain = Chain::new(self.names.join(", "), self.steps);
         ChunkFormat { order: self.order, swap, chain, dtype: self.dtype }
     }
-}
-
-pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
-    Error::value(format!(
-        "expected codecs that this reader has, but found {names}: {reason}; rewrite the array with another codec, or \
-         leave it out"
-    ))
 }
 
 /// Whether the codec "bytes" with this configuration writes the other byte order than this machine's.

@@ -5,28 +5,34 @@
 //! - Every codec is a step of a [`Chain`], and is registered once, in [`registry`].
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them.
-//! - Other compressors are in `compressor.rs` and `filters/`, filters and checksums in `filters/`.
+//! - Other compressors are in `compressor.rs`, `lzma.rs` and `base64.rs`, filters and checksums in `filters/`.
 //! - Codecs that only zarrs has are steps too ([`zarrs_codec`]).
 
 #![deny(unsafe_code)]
 
+mod base64;
 mod bits;
 mod blosc;
 mod chain;
+mod codec_list;
 mod compressor;
 mod deflate;
 mod filters;
+mod given;
 mod lz4;
+mod lzma;
 mod metadata;
 mod registry;
+mod single_stream;
 pub mod stream;
 pub mod streams;
 mod zarrs_codec;
 mod zstd;
 
+pub(crate) use base64::decode as decode_base64;
 pub use chain::Chain;
-pub(crate) use filters::base64::decode as decode_base64;
-pub(crate) use metadata::{CodecList, V2Codecs};
+pub(crate) use codec_list::CodecList;
+pub(crate) use metadata::V2Codecs;
 
 use std::fmt;
 

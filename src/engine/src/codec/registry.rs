@@ -6,15 +6,13 @@
 
 use serde_json::{Map, Value};
 
-use super::chain::{Side, Step};
+use super::chain::Step;
 use super::compressor::Compressor;
-use super::filters::{
-    Arithmetic, CastValue, Checksum, Checksummed, Lzma, PackBits, ScaleOffset, Shuffle, TypeWithOrder,
-};
+use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, ScaleOffset, Shuffle};
+use super::given::{Format, Given};
+use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::json::shown;
+use crate::error::Result;
 use Place::{Bytes, Elements, Refused};
 
 /// Where a codec may stand in a v3 chain, and how it is made.
@@ -67,13 +65,6 @@ const CODECS: &[(&str, Place)] = &[
     ("categorize", Refused("text")),
 ];
 
-/// The Zarr format of the metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    V2,
-    V3,
-}
-
 /// Returns the place of the codec `name`, or `None` if this project doesn't have it.
 pub(super) fn find(name: &str, format: Format) -> Option<Place> {
     // Older versions of zarrs wrote codec names as URLs.
@@ -106,51 +97,4 @@ fn blosc(configuration: &Map<String, Value>) -> Compression {
         _ => BloscCodec::Lz4,
     };
     Compression::Blosc(codec, block.unwrap_or(0))
-}
-
-/// A codec's entry in the metadata, and its place in the chain.
-pub(super) struct Given<'a> {
-    pub name: &'a str,
-    pub configuration: &'a Map<String, Value>,
-    pub format: Format,
-    /// The array's element type.
-    pub array: DType,
-    /// The codec's decoded side.
-    pub side: &'a Side,
-}
-
-impl Given<'_> {
-    /// Makes the error of a field with a wrong value.
-    pub fn wrong(&self, field: &str, expected: &str) -> Error {
-        Error::value(format!(
-            "codec \"{}\": {field}: expected {expected}, but found {}",
-            self.name,
-            shown(self.configuration.get(field).unwrap_or(&Value::Null))
-        ))
-    }
-
-    /// Returns a field's value. `None` if the field is missing or null.
-    pub fn field(&self, field: &str) -> Option<&Value> {
-        self.configuration.get(field).filter(|value| !value.is_null())
-    }
-
-    /// Returns the element type that a field names, or `default` if the field is missing.
-    ///
-    /// # Errors
-    /// If the field is no known type, or is missing and there is no default.
-    pub fn typed(&self, field: &str, default: Option<TypeWithOrder>) -> Result<TypeWithOrder> {
-        let missing = || self.wrong(field, "one of NumPy's types that DALI has, such as \"<f4\"");
-        let Some(found) = self.field(field) else { return default.ok_or_else(missing) };
-        let found = found.as_str().and_then(TypeWithOrder::parse).ok_or_else(missing)?;
-        Ok(if self.format == Format::V3 { TypeWithOrder::native(found.dtype) } else { found })
-    }
-
-    /// Returns the array's type, which is the default of a filter's type in v3. `None` in v2, which has no default.
-    pub fn own(&self) -> Option<TypeWithOrder> {
-        (self.format == Format::V3).then(|| TypeWithOrder::native(self.array))
-    }
-
-    pub fn number(&self, field: &str) -> Result<f64> {
-        self.field(field).and_then(Value::as_f64).ok_or_else(|| self.wrong(field, "a number"))
-    }
 }

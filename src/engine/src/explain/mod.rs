@@ -7,6 +7,7 @@ mod advice;
 mod arrays;
 mod listing;
 pub(crate) mod memory;
+mod reach;
 pub(crate) mod reads;
 #[cfg(test)]
 mod tests;
@@ -26,7 +27,6 @@ use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
-pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
 pub use listing::arrays;
 use memory::{Memory, simulated};

@@ -173,7 +173,7 @@ pub(crate) fn reads_per_chunk(
         // already: the chunks of a window don't come again after it.
         let returns = spec.order.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
-            let all = super::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
+            let all = super::reach::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;
             let (early, times) = if few { (ArrayReads::default(), times(0)) } else { (*early, times(half)) };
             extrapolate(array, early, times, all, returns);

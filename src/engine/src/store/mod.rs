@@ -29,11 +29,11 @@ mod zip;
 
 pub use blocking::{block_on, get_many};
 pub use icechunk::Repository;
-pub use local::LocalStore;
 pub(crate) use local::O_DIRECT_BYTES_PER_THREAD;
+pub use local::{LocalStore, ReadFiles};
 pub use object::RemoteStore;
 pub(crate) use open::has_remote_places;
-pub use open::{ReadFiles, is_remote, open, references, repository};
+pub use open::{is_remote, open, references, repository};
 pub use reference::References;
 pub(crate) use reference::is_metadata_of_references;
 pub(crate) use runtime::blocking;

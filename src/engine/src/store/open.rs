@@ -7,7 +7,7 @@ use super::icechunk::{IcechunkOptions, Version};
 use super::reference::{has_extension, is_document, strip_scheme};
 use super::virtual_chunks::VirtualChunks;
 use super::zip::{split_path, split_url};
-use super::{LocalStore, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
+use super::{LocalStore, ReadFiles, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
 use crate::error::{Error, Result, Site};
 
 /// Whether `location` is the URL of a remote store.
@@ -42,15 +42,6 @@ fn check_chain(location: &str) -> Result<()> {
 pub fn has_remote_places(options: &[(String, String)]) -> bool {
     let icechunk = IcechunkOptions::take(options).ok().and_then(|(icechunk, _)| icechunk);
     icechunk.is_some_and(|icechunk| icechunk.virtual_chunks.iter().any(|place| is_remote(place)))
-}
-
-/// How files of local stores are read.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReadFiles {
-    /// Read past the page cache (`O_DIRECT`), except in [`Store::get`].
-    pub unbuffered: bool,
-    /// Report the versions of whole values too. This takes time.
-    pub versions: bool,
 }
 
 /// Opens the stores of one call of [`open`]: holds its options, and what the stores share.

@@ -1,5 +1,8 @@
 //! Checks that no module imports from a module above it. The order is written in DESIGN.md only, and read from there.
+//! In folders without an order there, no circle of modules may import from each other. An import of an item that the
+//! folder's `mod.rs` re-exports counts as an import of the module that has it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -103,6 +106,74 @@ fn imports<'a>(code: &'a str, module: &[String], parent: &[String]) -> Vec<&'a s
     names
 }
 
+/// Returns the items that the code of a `mod.rs` re-exports, with the modules that have them.
+fn reexports(code: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for statement in code.split(';') {
+        let Some((visibility, path)) = statement.split_once("use ") else { continue };
+        let visibility = visibility.rsplit(['\n', '}']).next().unwrap().trim();
+        if !visibility.starts_with("pub") {
+            continue;
+        }
+        let path = path.trim().trim_start_matches("self::").trim_start_matches("super::");
+        let Some((module, items)) = path.split_once("::") else { continue };
+        // The last name of each path: what it is called here.
+        for item in items.trim_matches(['{', '}', ' ', '\n']).split(',') {
+            let name = item.rsplit([':', ' ']).next().unwrap().trim();
+            found.insert(name.to_owned(), module.trim().to_owned());
+        }
+    }
+    found
+}
+
+/// The modules of a folder.
+struct Folder {
+    /// For each module, the modules of the folder that it imports from, each with a file that does.
+    imports: BTreeMap<String, BTreeMap<String, PathBuf>>,
+}
+
+impl Folder {
+    /// Reads the files of a folder and its subfolders. The file of the folder itself (`mod.rs`, `lib.rs`) may use all
+    /// modules in it.
+    fn read(root: &Path, folder: &str) -> Self {
+        let parent: Vec<String> = folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let own_file = ["mod.rs", "lib.rs"].map(|name| root.join(folder).join(name));
+        let own_code = own_file.iter().find_map(|file| fs::read_to_string(file).ok()).map(|text| code(&text));
+        let reexported = own_code.map_or_else(BTreeMap::new, |code| reexports(&code));
+        let mut files = Vec::new();
+        sources(&root.join(folder), &mut files);
+        let with_module = |file: PathBuf| {
+            let module = module_of(file.strip_prefix(root).unwrap());
+            Some((module.get(parent.len())?.clone(), module, file))
+        };
+        let files: Vec<_> = files.into_iter().filter_map(with_module).collect();
+        let mut imports_of: BTreeMap<_, BTreeMap<_, _>> =
+            files.iter().map(|(own, ..)| (own.clone(), BTreeMap::new())).collect();
+        for (own, module, file) in files {
+            let text = code(&fs::read_to_string(&file).unwrap());
+            for name in imports(&text, &module, &parent) {
+                let name = if imports_of.contains_key(name) { Some(name) } else { reexported.get(name).map(|s| &**s) };
+                let Some(name) = name.filter(|&name| name != own && imports_of.contains_key(name)) else { continue };
+                let short = file.strip_prefix(root).unwrap().to_owned();
+                imports_of.get_mut(&own).unwrap().insert(name.to_owned(), short);
+            }
+        }
+        Self { imports: imports_of }
+    }
+
+    /// Returns all modules that a module imports from, also through others.
+    fn below(&self, module: &str) -> BTreeSet<&str> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<&str> = self.imports[module].keys().map(|name| &**name).collect();
+        while let Some(name) = open.pop() {
+            if found.insert(name) {
+                open.extend(self.imports[name].keys().map(|name| &**name));
+            }
+        }
+        found
+    }
+}
+
 #[test]
 fn no_module_imports_from_one_above_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -110,30 +181,40 @@ fn no_module_imports_from_one_above_it() {
     assert!(orders.iter().any(|(folder, _)| folder.is_empty()), "DESIGN.md has no order of the crate's modules");
     let mut wrong = Vec::new();
     for (folder, rows) in &orders {
-        let parent: Vec<String> = folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         let row_of = |name: &str| rows.iter().position(|row| row.iter().any(|other| other == name));
-        let mut files = Vec::new();
-        sources(&root.join(folder), &mut files);
-        for file in files {
-            let short = file.strip_prefix(&root).unwrap();
-            let module = module_of(short);
-            // The file of the folder itself (`mod.rs`, `lib.rs`) may use all modules in it.
-            let Some(own) = module.get(parent.len()) else { continue };
-            let Some(row) = row_of(own) else {
-                wrong.push(format!("{}: the module {own} isn't in the order", short.display()));
+        for (own, imports) in Folder::read(&root, folder).imports {
+            let Some(row) = row_of(&own) else {
+                wrong.push(format!("{folder}: the module {own} isn't in the order"));
                 continue;
             };
-            let text = code(&fs::read_to_string(&file).unwrap());
-            for name in imports(&text, &module, &parent) {
-                if name != own && row_of(name).is_some_and(|other| other >= row) {
-                    wrong.push(format!("{} imports from {name}, which isn't below {own}", short.display()));
+            for (name, file) in imports {
+                if row_of(&name).is_some_and(|other| other >= row) {
+                    wrong.push(format!("{} imports from {name}, which isn't below {own}", file.display()));
                 }
             }
         }
     }
-    wrong.sort();
-    wrong.dedup();
     assert!(wrong.is_empty(), "the order of modules (DESIGN.md) is broken:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_modules_import_from_each_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()?.strip_prefix(&root).ok()).collect();
+    let mut wrong = Vec::new();
+    for name in folders {
+        let folder = Folder::read(&root, name.to_str().unwrap());
+        for (own, imports) in &folder.imports {
+            for (other, file) in imports {
+                if folder.below(other).contains(&**own) {
+                    wrong.push(format!("{} imports from {other}, which needs {own}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "modules that need each other:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -147,4 +228,12 @@ fn imports_are_found() {
     assert_eq!(found, ["cache", "gpu", "io", "plan", "spec", "store"]);
     assert_eq!(names_after("use super::head;\nuse crate::order::head::x;", "crate::order::"), ["head"]);
     assert_eq!(module_of(Path::new("gpu/decoding/mod.rs")), ["gpu", "decoding"]);
+}
+
+#[test]
+fn reexports_are_found() {
+    let text = "mod open;\npub use open::{is_remote, open as open_all};\npub(crate) use self::local::ReadFiles;\nuse zip::Zip;\n";
+    let found = reexports(text);
+    let found: Vec<_> = found.iter().map(|(item, module)| (item.as_str(), module.as_str())).collect();
+    assert_eq!(found, [("ReadFiles", "local"), ("is_remote", "open"), ("open_all", "open")]);
 }

@@ -5,9 +5,9 @@
 
 use half::f16;
 
-use super::element::{Element, TypeWithOrder, cast, map, promote, swap_bytes, with_element};
+use super::element::{Element, cast, map, promote, swap_bytes, with_element};
 use crate::codec::chain::{Side, Step};
-use crate::codec::registry::Given;
+use crate::codec::given::{Given, TypeWithOrder};
 use crate::dtype::{DType, half_from_f64};
 use crate::error::Result;
 

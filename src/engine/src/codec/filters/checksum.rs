@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::codec::chain::{OnGpu, Side, Size, Step};
-use crate::codec::registry::Given;
+use crate::codec::given::Given;
 use crate::codec::wrong_size;
 use crate::error::{Error, Result};
 

@@ -7,49 +7,6 @@ use half::{bf16, f16};
 
 use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 
-/// A type with a byte order, as a filter's configuration names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::codec) struct TypeWithOrder {
-    /// The type.
-    pub dtype: DType,
-    /// Whether elements are in the other byte order than this machine's.
-    pub swap: bool,
-}
-
-impl TypeWithOrder {
-    /// A type in native byte order.
-    pub(in crate::codec) fn native(dtype: DType) -> Self {
-        Self { dtype, swap: false }
-    }
-
-    /// Reads a type string as `numpy.dtype(text)` does. `None` if it is no type that DALI has.
-    pub(in crate::codec) fn parse(text: &str) -> Option<Self> {
-        let (big, name) = match text.as_bytes().first()? {
-            b'<' => (Some(false), &text[1..]),
-            b'>' => (Some(true), &text[1..]),
-            b'=' | b'|' => (None, &text[1..]),
-            _ => (None, text),
-        };
-        let dtype = match name {
-            "b1" | "?" => DType::Bool,
-            "i1" | "b" | "byte" => DType::I8,
-            "i2" | "h" | "short" => DType::I16,
-            "i4" | "i" | "intc" => DType::I32,
-            "i8" | "l" | "q" | "int" | "long" | "longlong" => DType::I64,
-            "u1" | "B" | "ubyte" => DType::U8,
-            "u2" | "H" | "ushort" => DType::U16,
-            "u4" | "I" | "uintc" => DType::U32,
-            "u8" | "L" | "Q" | "uint" | "ulong" | "ulonglong" => DType::U64,
-            "f2" | "e" | "half" => DType::F16,
-            "f4" | "f" | "single" => DType::F32,
-            "f8" | "d" | "float" | "double" => DType::F64,
-            _ => DType::from_name(name)?,
-        };
-        let swap = dtype.size() > 1 && big.is_some_and(|big| big != cfg!(target_endian = "big"));
-        Some(Self { dtype, swap })
-    }
-}
-
 /// Returns the type in which NumPy computes with arrays of types `a` and `b`.
 pub(super) fn promote(a: DType, b: DType) -> DType {
     use DType::{Bool, F16, F32, F64, I8, I16, I32, I64, U64};
@@ -331,26 +288,6 @@ pub(super) fn swap_bytes(bytes: &mut [u8], size: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn type_strings() {
-        let big = cfg!(target_endian = "big");
-        for (text, dtype, swap) in [
-            ("<f4", DType::F32, big),
-            (">f4", DType::F32, !big),
-            ("|u1", DType::U8, false),
-            (">u1", DType::U8, false),
-            ("float64", DType::F64, false),
-            ("=i8", DType::I64, false),
-            ("e", DType::F16, false),
-            ("|b1", DType::Bool, false),
-        ] {
-            assert_eq!(TypeWithOrder::parse(text), Some(TypeWithOrder { dtype, swap }), "{text}");
-        }
-        for text in ["", "<", "f3", "complex64", "<M8[ns]", "O", "\u{e9}4"] {
-            assert_eq!(TypeWithOrder::parse(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn promotion_is_symmetric_and_numpys() {

@@ -3,7 +3,7 @@
 
 use super::element::swap_bytes;
 use crate::codec::chain::{OnGpu, Side, Size, Step};
-use crate::codec::registry::{Format, Given};
+use crate::codec::given::{Format, Given};
 use crate::codec::wrong_size;
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -1,16 +1,12 @@
-//! The trait that a lane knows its decoders by ([`StreamDecoder`]), and the choice of the decoder for a stream
-//! ([`choose`]).
+//! The trait that a lane knows its decoders by.
 
 use crate::budget::Decoding;
-use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
-use crate::error::{Error, Result};
+use crate::codec::streams::ChunkStream;
+use crate::error::Result;
 use crate::gpu::driver::{DecodeArrays, Module, Stream};
 use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
-
-use super::kernels::{Inflate, Lz4, ZstdKernels};
-use super::nvcomp::Nvcomp;
 
 /// A decoder of streams on the GPU.
 pub(in crate::gpu) trait StreamDecoder {
@@ -78,32 +74,4 @@ pub(in crate::gpu) struct Launch<'a> {
     pub staging: u64,
     /// Device address (a multiple of 8) and bytes.
     pub workspace: (u64, usize),
-}
-
-/// Returns the decoder of streams of this kind. `zstd` chooses the decoder of zstd frames.
-pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'static dyn StreamDecoder {
-    match (codec, zstd) {
-        (StreamCodec::Zstd, ZstdDecoder::Kernels) => &ZstdKernels,
-        (StreamCodec::Zstd, ZstdDecoder::Nvcomp) => &Nvcomp,
-        (StreamCodec::Deflate, _) => &Inflate,
-        (StreamCodec::Lz4 | StreamCodec::Snappy, _) => &Lz4,
-    }
-}
-
-/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default), or `nvcomp` for
-/// comparison.
-const ZSTD: &str = "DALI_ZARR_ZSTD";
-
-/// Returns the decoder of zstd frames that the environment asks for.
-///
-/// # Errors
-/// If the variable names no decoder.
-pub(in crate::gpu) fn zstd_decoder() -> Result<ZstdDecoder> {
-    match std::env::var(ZSTD).ok().as_deref() {
-        None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),
-        Some("nvcomp") => Ok(ZstdDecoder::Nvcomp),
-        Some(other) => Err(Error::value(format!(
-            "{ZSTD}: expected \"kernels\" or \"nvcomp\" in the environment, found \"{other}\""
-        ))),
-    }
 }

@@ -20,13 +20,42 @@ use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
 
 use crate::codec::stream::Checksum;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
-use decoder::{LaneCapacity, Launch};
-pub(in crate::gpu) use decoder::{choose, zstd_decoder};
+use decoder::{LaneCapacity, Launch, StreamDecoder};
+use kernels::{Inflate, Lz4, ZstdKernels};
+use nvcomp::Nvcomp;
+
+/// Returns the decoder of streams of this kind. `zstd` chooses the decoder of zstd frames.
+pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'static dyn StreamDecoder {
+    match (codec, zstd) {
+        (StreamCodec::Zstd, ZstdDecoder::Kernels) => &ZstdKernels,
+        (StreamCodec::Zstd, ZstdDecoder::Nvcomp) => &Nvcomp,
+        (StreamCodec::Deflate, _) => &Inflate,
+        (StreamCodec::Lz4 | StreamCodec::Snappy, _) => &Lz4,
+    }
+}
+
+/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default), or `nvcomp` for
+/// comparison.
+const ZSTD: &str = "DALI_ZARR_ZSTD";
+
+/// Returns the decoder of zstd frames that the environment asks for.
+///
+/// # Errors
+/// If the variable names no decoder.
+pub(in crate::gpu) fn zstd_decoder() -> Result<ZstdDecoder> {
+    match std::env::var(ZSTD).ok().as_deref() {
+        None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),
+        Some("nvcomp") => Ok(ZstdDecoder::Nvcomp),
+        Some(other) => Err(Error::value(format!(
+            "{ZSTD}: expected \"kernels\" or \"nvcomp\" in the environment, found \"{other}\""
+        ))),
+    }
+}
 
 /// Returns the kind of a stream, for a decoder that takes several kinds.
 const fn kind(codec: StreamCodec) -> StreamKind {

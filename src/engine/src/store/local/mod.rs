@@ -16,10 +16,19 @@ use async_trait::async_trait;
 
 use self::version::{Version, foreign_version};
 use super::links::Dangling;
-use super::{ByteRange, Found, InFile, Latency, Phase, ReadFiles, Store, too_long};
+use super::{ByteRange, Found, InFile, Latency, Phase, Store, too_long};
 use crate::error::{Error, Result, Site};
 
 pub(crate) use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
+
+/// How files of local stores are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadFiles {
+    /// Read past the page cache (`O_DIRECT`), except in [`Store::get`].
+    pub unbuffered: bool,
+    /// Report the versions of whole values too. This takes time.
+    pub versions: bool,
+}
 
 /// A store in a local directory.
 pub struct LocalStore {

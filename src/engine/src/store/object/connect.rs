@@ -12,7 +12,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
-use super::options::{OF_CLIENTS, OWN};
+use super::options::{OF_CLIENTS, OWN, is_azure};
 use super::{profile, validate};
 use crate::error::{Error, Result, Site};
 
@@ -98,22 +98,6 @@ pub(super) fn connect(
             "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
              {scheme:?}; mount or copy the store to a local path"
         ))),
-    }
-}
-
-pub(super) fn is_azure(scheme: &str) -> bool {
-    matches!(scheme, "az" | "abfs" | "abfss")
-}
-
-/// Whether stores of the kind of `location` have an option `name`.
-pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
-    let name = name.trim().to_ascii_lowercase();
-    match location.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
-        "gs" => name.parse::<GoogleConfigKey>().is_ok(),
-        scheme if is_azure(scheme) => name.parse::<AzureConfigKey>().is_ok(),
-        "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
-        _ => false,
     }
 }
 

@@ -18,7 +18,8 @@ mod tests;
 mod transfer;
 mod validate;
 
-pub(super) use connect::{knows, shown};
+pub(super) use connect::shown;
+pub(super) use options::knows;
 pub(crate) use transfer::is_dated_or_tagged;
 
 use std::borrow::Cow;

@@ -3,6 +3,11 @@
 
 use std::time::Duration;
 
+use object_store::ClientConfigKey;
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::AzureConfigKey;
+use object_store::gcp::GoogleConfigKey;
+
 use crate::error::{Error, Result};
 use crate::store::retry::Policy;
 
@@ -124,6 +129,23 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Whether a URL with this scheme names a store of Azure.
+pub(super) fn is_azure(scheme: &str) -> bool {
+    matches!(scheme, "az" | "abfs" | "abfss")
+}
+
+/// Whether stores of the kind of `location` have an option `name`.
+pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    match location.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
+        "gs" => name.parse::<GoogleConfigKey>().is_ok(),
+        scheme if is_azure(scheme) => name.parse::<AzureConfigKey>().is_ok(),
+        "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

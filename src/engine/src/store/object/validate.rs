@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::connect::{is_azure, knows};
+use super::options::{is_azure, knows};
 use crate::error::{Error, Result};
 
 /// Checks the options of a store, and the variables of the environment for stores of its kind.

@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 
 use super::end::End;
+use super::numbers::{u16_at, u32_at, u64_at};
 use crate::error::{Error, Result};
 
 const RECORD: &[u8] = b"PK\x01\x02";
@@ -71,18 +72,6 @@ pub(super) struct Directory {
     /// Whether entries lie back to back from the beginning of the file to the directory, so that the data of each can
     /// be at one place only. Damage to one offset or size would leave a gap.
     pub tight: bool,
-}
-
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 impl Directory {

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use super::directory::{u16_at, u32_at, u64_at};
+use super::numbers::{u16_at, u32_at, u64_at};
 use crate::error::{Error, Result};
 
 /// Bytes at the end of the archive that are read first. They hold a directory of a few thousand entries.
 pub(super) const TAIL: usize = 256 << 10;
-/// Most bytes of a directory. It stays in memory, see [`super::directory`].
+/// Most bytes of a directory. It stays in memory, see `directory.rs`.
 const MAX_DIRECTORY: u64 = 512 << 20;
 
 const END: &[u8] = b"PK\x05\x06";

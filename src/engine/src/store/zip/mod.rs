@@ -13,6 +13,7 @@ mod directory;
 mod end;
 mod file;
 mod inflate;
+mod numbers;
 #[cfg(test)]
 mod tests;
 
@@ -31,10 +32,11 @@ use super::blocking::drive;
 use super::local::percent_decoded;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
 use crate::error::{Error, ErrorKind, Result, Site};
-use directory::{Directory, Entry, HEADER_LEN, Method, u16_at, u32_at};
+use directory::{Directory, Entry, HEADER_LEN, Method};
 use end::{End, TAIL};
 use file::ArchiveFile;
 use inflate::{Inflater, check_crc};
+use numbers::{u16_at, u32_at};
 
 /// The key of the archive itself, in the store that holds it.
 const ARCHIVE_KEY: &str = "";

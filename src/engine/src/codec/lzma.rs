@@ -8,7 +8,7 @@
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
-use crate::codec::compressor::Stream;
+use super::single_stream::Stream;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
@@ -17,7 +17,7 @@ const MEMORY: u64 = 128 << 20;
 
 /// How the data are framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::codec) enum Lzma {
+pub(super) enum Lzma {
     /// xz or lzma, detected from the data.
     Auto,
     /// xz, one or several streams.
@@ -30,7 +30,7 @@ pub(in crate::codec) enum Lzma {
 
 /// A filter of raw data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::codec) enum Filter {
+pub(super) enum Filter {
     /// LZMA 1: the byte with `lc`, `lp` and `pb`, and the dictionary size in bytes.
     Lzma1(u8, u32),
     /// LZMA 2: the dictionary size in bytes.
@@ -46,7 +46,7 @@ impl Lzma {
     ///
     /// # Errors
     /// If it has an unknown format, or a filter that isn't supported.
-    pub(in crate::codec) fn parse(configuration: &Map<String, Value>) -> Result<Self> {
+    pub(super) fn parse(configuration: &Map<String, Value>) -> Result<Self> {
         let field = |key: &str| configuration.get(key).filter(|value| !value.is_null());
         let wrong = |what: &str, found: &Value| {
             Error::value(format!("codec \"lzma\": expected {what}, but found {}", shown(found)))
@@ -66,7 +66,7 @@ impl Lzma {
     }
 
     /// Opens a decoder of one stream that decodes to at most `limit` bytes.
-    pub(in crate::codec) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
+    pub(super) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         let memory = MEMORY.max((limit as u64).saturating_mul(4));
         let stream = match self {
             Self::Auto => liblzma::stream::Stream::new_auto_decoder(memory, 0),

@@ -1,0 +1,46 @@
+//! Which chunks an epoch can read at all.
+
+use crate::chunk_index::ChunkIndex;
+use crate::dataset::Part;
+use crate::geometry::Role;
+
+/// Returns for each store how many chunks of an array samples may touch. Along each dimension these are the chunks from
+/// the first to the last that any sample needs, in whichever of the `num_shards` shards of the epoch the sample is.
+pub(super) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
+    let planner = &chunk_index.planner;
+    let is_joined = planner.geometries().count() == 1;
+    let part = |(store, part): (usize, &Part)| {
+        let geometry = planner.geometry_of(store);
+        let view = &geometry.views[array];
+        // The number of the store among those of its geometry.
+        let p = if is_joined { store } else { 0 };
+        view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
+            // Elements of the joined, picked dimension that samples touch.
+            let (from, to) = match dim.role {
+                Role::Whole | Role::Ragged => (0, dim.len),
+                Role::Axis(a) => {
+                    let (from, to) = geometry.axes[a].region();
+                    (from.max(0) as u64, dim.len.min(to.max(0) as u64))
+                }
+            };
+            // The joined indices that lie in this store.
+            let (first, end) = match &view.joined {
+                Some((joined, starts)) if *joined == d => (starts[p], starts[p + 1]),
+                _ => (0, u64::MAX),
+            };
+            let count = match dim.picked(p) {
+                Some(pick) => {
+                    let touched = pick.iter().take(to as usize).skip(from as usize);
+                    let here = touched.filter(|&&i| first <= i && i < end);
+                    here.map(|&i| grid.chunk_at(i - first)).collect::<std::collections::BTreeSet<_>>().len() as u64
+                }
+                None => match (from.max(first), to.min(end)) {
+                    (from, to) if from >= to => 0,
+                    (from, to) => grid.chunk_at(to - 1 - first) - grid.chunk_at(from - first) + 1,
+                },
+            };
+            n.saturating_mul(count)
+        })
+    };
+    chunk_index.dataset.arrays[array].parts.iter().enumerate().map(part).collect()
+}
