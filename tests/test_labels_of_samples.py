@@ -16,6 +16,14 @@ pytest.importorskip("torch", reason="labels are those of the loader's batches")
 pytest.importorskip("xarray", reason="labels need it")
 
 CASES = int(os.environ.get("DALI_ZARR_LABELS", "150"))
+# Why arguments are refused that contradict each other.
+REFUSALS = (
+    'pad_before: expected out_of_bounds_policy="pad" or "edge"', "one less than the elements that a sample spans",
+    'breaks: expected elements of dimension "time" that have one before them', "a single element has no windows",
+    "boolean index did not match", "isn't among the coordinates", "expected at least one element, but",
+    "a list says where samples start", "which fit at no start in the region of interest", "so there is no sample",
+    "the selection has gaps", "only evenly spaced",
+)
 LENGTHS, LEVELS = (7, 9), np.array([1000, 850, 500])
 # Of each element of time, over both stores.
 TIMES = np.concatenate([np.arange(7) * 3, 100 + np.arange(9) * 2])
@@ -113,7 +121,8 @@ def test_random_arguments(stores):
     def each(args):
         try:
             found = batches(stores, **args)
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, TypeError, IndexError) as error:
+            assert any(text in str(error) for text in REFUSALS), (args, error)
             return
         for batch in found:
             for offset in args.get("offsets", [0]):

@@ -83,7 +83,15 @@ def _check(status: int) -> None:
 def _error(status: int, after: str = "") -> Exception:
     """Makes the exception of the last call on this thread, which returned ``status``; ``after`` follows its message."""
     message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
-    return _ERRORS.get(status, RuntimeError)(hinted(message) + after)
+    error = _ERRORS.get(status, RuntimeError)(hinted(message) + after)
+    error.__dict__["unknown_name"] = last_error().get("name")
+    return error
+
+
+def unknown_name(error: Exception) -> str | None:
+    """Returns the name of an array, a dimension or an option that doesn't exist, if this error of the library is about
+    one."""
+    return error.__dict__.get("unknown_name")
 
 
 def interruptible(work: Callable[[], T]) -> T:

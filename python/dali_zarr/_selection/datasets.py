@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments
+from .. import _arguments, _native
 from .._arguments.types import Paths, StorageOptions
 from . import origins
 from .axes import Axes
@@ -81,8 +81,8 @@ def _axes(arguments: dict[str, Any]) -> Axes:
     try:
         return Axes.of_reader(_arguments.to_places(arguments))
     except ValueError as error:
-        renamed = next((name for name in arguments["arrays"] if f"expected an array '{name}'" in str(error)), None)
-        if renamed is None:
+        renamed = _native.unknown_name(error)
+        if renamed not in arguments["arrays"]:
             raise
         raise ValueError(
             f"dali_zarr: from_xarray: the store has no array {renamed!r}: variables are found by the names that they have there, "

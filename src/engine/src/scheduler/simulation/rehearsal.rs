@@ -194,8 +194,8 @@ impl Machine {
 
     fn read_end(&mut self, now: u64, array: u16, part: u16, bytes: usize) -> u64 {
         let remote = self.chunk_index.is_remote(array, part);
-        let crew = if remote { &mut self.remote } else { &mut self.local };
-        crew.busy(now, read_time(bytes, remote))
+        let workers = if remote { &mut self.remote } else { &mut self.local };
+        workers.busy(now, read_time(bytes, remote))
     }
 
     /// Makes the index of a shard: no chunk is missing, and chunks lie one after the other.
