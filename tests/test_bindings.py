@@ -1,4 +1,4 @@
-"""The bindings of nvCOMP are those of the headers that the environment has. Needs libclang, which `make bindings` installs."""
+"""The bindings of nvCOMP are those of the headers that the environment has."""
 
 import importlib.util
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.timeout_s(900)
 def test_the_bindings_are_those_of_the_headers(tmp_path):
     if importlib.util.find_spec("clang") is None:
-        pytest.skip("libclang isn't installed: `make bindings` does it")
+        pytest.skip("libclang isn't installed: `make setup` does it")
     if shutil.which("cargo") is None:
         pytest.skip("cargo isn't installed")
     new = tmp_path / "sys.rs"
