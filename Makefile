@@ -134,6 +134,7 @@ wheel-test: setup  ## Install the wheel of dist into fresh environments, one for
 lint: setup  ## Check format, style and types of Rust and Python
 	cargo fmt --all --check
 	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --profile checked --quiet --locked --workspace --no-deps --document-private-items
 	$(BIN)/ruff check python examples tests cmake docs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

@@ -2,7 +2,7 @@
 //! the schedule alone. It takes O(1) memory, and some bytes for each listed block and each weight.
 //!
 //! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
-//! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
+//! through changes of the shards. [`mod@shuffle`] finds the sample at a position: by one permutation of all samples, or,
 //! where chunks hold several samples ([`blocks`]), window by window ([`windows`]). Samples with [`weights`] are drawn instead.
 
 mod blocks;

@@ -1,4 +1,4 @@
-//! Splits a compressed chunk into streams for the GPU's decoders ([`split`]).
+//! Splits a compressed chunk into streams for the GPU's decoders ([`mod@split`]).
 //!
 //! This project's kernels are safe for damaged data: they stay within their buffers whatever the bytes are, and end
 //! with a status. So only structure is read here: Blosc's header and table of blocks, the frames and headers of gzip,
