@@ -1,6 +1,5 @@
-//! Runs jobs on the CPU ([`run`]). If the operation has a table of channels, it takes one channel after the other, by the
-//! code for a single mean and stddev, or processes long rows of channels in three steps over a buffer. Both give the
-//! same bits.
+//! Runs jobs on the CPU ([`run`]). An operation with a table of channels is taken channel by channel, with the code for a
+//! single mean and stddev. Long rows of channels go through a buffer, in three steps. Both give the same bits.
 //!
 //! `unsafe` is allowed here: jobs and operations carry addresses, as in `cpu`.
 
