@@ -18,10 +18,6 @@ constexpr uint32_t kAhead = 2 * kRound;   // bytes that a warp loads at once
 constexpr uint32_t kInput = 4 * kAhead;   // bytes of the input's window
 constexpr uint64_t kLzMost = 0x7fffffff;  // most bytes of a stream, encoded or decoded, so that positions fit 32 bits
 
-struct alignas(16) Bytes16 {
-  uint32_t word[4];
-};
-
 // Positions in input and output count from the last multiple of 16 at or before the first byte. All lanes have the same
 // values, except `lane` and `ahead`.
 template <uint32_t RING>

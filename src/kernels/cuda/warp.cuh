@@ -8,6 +8,11 @@ namespace dz {
 
 constexpr uint32_t kWarp = 32;
 
+// Loaded and stored at once.
+struct alignas(16) Bytes16 {
+  uint32_t word[4];
+};
+
 #ifndef __CUDA_ARCH__
 void host_warp_sync();
 uint32_t host_warp_ballot(bool mine);

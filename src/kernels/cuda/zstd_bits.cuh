@@ -166,7 +166,8 @@ struct BackwardBits {
   }
 };
 
-// Ends a group of fetches of the thread. fetched<N>() waits for all groups but the last N.
+// Ends a group of fetches of the thread. fetched<N>() waits for all groups but the last N. fetched() waits for all
+// fetches.
 DZ_HD void fetch_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -177,6 +178,12 @@ template <int N>
 DZ_HD void fetched() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+DZ_HD void fetched() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

@@ -3,9 +3,9 @@
 //
 // Decoding is a chain of dependent table look-ups, so a thread waits most of the time. Throughput comes from the number
 // of chains in flight: five for each block (four streams of literals, one of sequences), each with one thread. The
-// tables are in shared memory, which limits the number of blocks on a multiprocessor. A chain of sequences takes twice
-// as long as one of literals, and needs more memory. So sequences and literals are decoded by separate blocks of
-// threads: the memory of a block of threads becomes free only when its slowest warp ends.
+// tables are in shared memory, which limits the number of blocks on a multiprocessor. A chain of sequences takes three
+// times as long as one of literals. So sequences and literals are decoded by separate blocks of threads: the memory of a
+// block of threads becomes free only when its slowest warp ends.
 #pragma once
 #include "zstd_literals.cuh"
 #include "zstd_states.cuh"
@@ -16,8 +16,9 @@ namespace zstd {
 // Shared memory of a warp that records the sequences of GROUP blocks.
 template <uint32_t GROUP>
 struct SequenceWarp {
+  SequenceRing rings[GROUP];
+  ExtraBits extra;
   SequenceTables tables[GROUP];
-  ExtraBits lengths;
 };
 
 // Shared memory of a warp that decodes the literals of GROUP blocks.
@@ -38,33 +39,39 @@ template <uint32_t GROUP>
 DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin, uint32_t end,
                             uint8_t* workspace, BlockResult* results, SequenceWarp<GROUP>& shared, uint32_t lane) {
   SequenceTables* const tables = shared.tables;
-  ExtraBits& lengths = shared.lengths;
-  for (uint32_t i = lane; i < ExtraBits::kCodes; i += kWarp) lengths.prepare(i);
+  ExtraBits& extra = shared.extra;
+  for (uint32_t i = lane; i < ExtraBits::kCodes; i += kWarp) extra.prepare(i);
   lanes_sync();
-  // First, three lanes of each block build its tables.
-  const uint32_t member = lane / 3;
-  if (member < GROUP && begin + member < end) {
+  // First, each lane builds tables: each block has three.
+  for (uint32_t i = lane; i < 3 * GROUP; i += kWarp) {
+    const uint32_t member = i / 3;
+    if (begin + member >= end) break;
     const uint32_t own = work[begin + member];
     const Frame& f = frames[blocks[own].frame];
     if (blocks[own].sequences) {
-      prepare_sequences(f, blocks + f.first_block, own - f.first_block, lane % 3, lengths, tables[member]);
+      prepare_sequences(f, blocks + f.first_block, own - f.first_block, i % 3, tables[member], shared.rings[member]);
     }
   }
   lanes_sync();
   // Then one lane per block follows the chain.
-  if (lane >= GROUP || begin + lane >= end) return;
-  const uint32_t own = work[begin + lane];
-  const Block& b = blocks[own];
-  const Frame& f = frames[b.frame];
-  if (b.sequences == 0) {
-    no_sequences(b, own == f.first_block, results[own]);
-    return;
-  }
+  const bool here = lane < GROUP && begin + lane < end;
+  const uint32_t own = here ? work[begin + lane] : 0;
+  const uint32_t sequences = here ? blocks[own].sequences : 0;
   Chain chain = {};
-  chain.to = reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to);
-  const bool good = chain.open(f, b, tables[lane]);
-  if (good) chain.follow(tables[lane]);
-  results[own].sequences = good && chain.ended(tables[lane]) ? kGood : kCorrupt;
+  bool good = false;
+  if (sequences) {
+    const Block& b = blocks[own];
+    const Frame& f = frames[b.frame];
+    chain.to = reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to);
+    good = chain.open(f, b, tables[lane], shared.rings[lane], extra);
+  }
+  lanes_sync();
+  follow<GROUP>(chain, tables, shared.rings, lane);
+  if (sequences) {
+    results[own].sequences = good && chain.ended(tables[lane]) ? kGood : kCorrupt;
+  } else if (here) {
+    no_sequences(blocks[own], own == frames[blocks[own].frame].first_block, results[own]);
+  }
 }
 
 #ifdef __CUDACC__
@@ -98,8 +105,9 @@ __device__ __forceinline__ void decode_literals(const Frame* frames, const Block
 }  // namespace dz
 
 #ifdef __CUDACC__
-// Compressed blocks that one warp decodes, and the most warps of a block of threads.
-constexpr uint32_t kZstdGroup = 8, kZstdWarps = 8;
+// Compressed blocks whose sequences one warp records, those whose literals one warp decodes, and the most warps of a
+// block of threads.
+constexpr uint32_t kZstdSequencesGroup = 16, kZstdLiteralsGroup = 8, kZstdWarps = 8;
 
 // Returns the bytes of dynamic shared memory of this block of threads.
 __device__ __forceinline__ uint32_t dynamic_shared_memory() {
@@ -108,9 +116,9 @@ __device__ __forceinline__ uint32_t dynamic_shared_memory() {
   return bytes;
 }
 
-// Grid: blocks of threads that record sequences, and behind them those that decode literals, with one warp for each
-// group of kZstdGroup compressed blocks. Of either kind a block of threads has as many warps as its dynamic shared memory
-// has room for, at most kZstdWarps. More threads do nothing.
+// Grid: blocks of threads that record sequences, and behind them those that decode literals, with one warp for each group
+// of compressed blocks. Of either kind a block of threads has as many warps as its dynamic shared memory has room for, at
+// most kZstdWarps. More threads do nothing.
 //
 // work: indexes of the compressed blocks. results: one entry for each of `blocks`; those of compressed blocks are
 // written. The workspace begins at a multiple of 16.
@@ -121,30 +129,31 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz::zstd;
-  using Sequences = SequenceWarp<kZstdGroup>;
-  using Literals = LiteralWarp<kZstdGroup>;
-  extern __shared__ uint4 shared_memory[];
+  using Sequences = SequenceWarp<kZstdSequencesGroup>;
+  using Literals = LiteralWarp<kZstdLiteralsGroup>;
+  extern __shared__ __align__(256) uint4 shared_memory[];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, room = dynamic_shared_memory();
   const uint32_t sequence_warps = min(room / uint32_t(sizeof(Sequences)), kZstdWarps);
   const uint32_t literal_warps = min(room / uint32_t(sizeof(Literals)), kZstdWarps);
-  const uint32_t groups = (n_work + kZstdGroup - 1) / kZstdGroup, first = (groups + sequence_warps - 1) / sequence_warps;
+  const uint32_t first = (n_work + sequence_warps * kZstdSequencesGroup - 1) / (sequence_warps * kZstdSequencesGroup);
   const bool sequences = blockIdx.x < first;
   const uint32_t warps = sequences ? sequence_warps : literal_warps;
-  const uint32_t group = (sequences ? blockIdx.x : blockIdx.x - first) * warps + warp;
-  if (warp >= warps || group >= groups) return;
-  const uint32_t begin = group * kZstdGroup, end = min(begin + kZstdGroup, n_work);
+  const uint32_t each = sequences ? kZstdSequencesGroup : kZstdLiteralsGroup;
+  const uint32_t begin = ((sequences ? blockIdx.x : blockIdx.x - first) * warps + warp) * each, end = min(begin + each, n_work);
+  if (warp >= warps || begin >= n_work) return;
   if (sequences) {
     Sequences& shared = reinterpret_cast<Sequences*>(shared_memory)[warp];
-    record_sequences<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
+    record_sequences<kZstdSequencesGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   } else {
     Literals& shared = reinterpret_cast<Literals*>(shared_memory)[warp];
-    decode_literals<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
+    decode_literals<kZstdLiteralsGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   }
 }
 
 #ifdef __CUDA_ARCH__
-static_assert(kZstdGroup == 8 && kZstdWarps == 8 && sizeof(dz::zstd::SequenceWarp<kZstdGroup>) == 44128 &&
-                  sizeof(dz::zstd::LiteralWarp<kZstdGroup>) == 34944,
-              "ENTROPY_GROUP, ENTROPY_WARPS, SEQUENCES_SHARED and LITERALS_SHARED in src/zstd.rs of this crate");
+static_assert(kZstdSequencesGroup == 16 && kZstdLiteralsGroup == 8 && kZstdWarps == 8 &&
+                  sizeof(dz::zstd::SequenceWarp<kZstdSequencesGroup>) == 46080 &&
+                  sizeof(dz::zstd::LiteralWarp<kZstdLiteralsGroup>) == 36992,
+              "SEQUENCES, LITERALS and ENTROPY_WARPS in src/zstd.rs of this crate");
 #endif
 #endif

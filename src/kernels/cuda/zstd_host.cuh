@@ -12,7 +12,7 @@ namespace zstd {
 constexpr uint32_t kHostThreads = 37, kHostWindow = 1000;
 
 // Blocks that a warp decodes.
-constexpr uint32_t kHostGroup = 8;
+constexpr uint32_t kHostGroup = 16;
 
 // The 32 lanes of a warp on the host stand for four warps of eight lanes. They make sequences in small tiles.
 constexpr uint32_t kHostWarps = 4, kHostEach = 2;

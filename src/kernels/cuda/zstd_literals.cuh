@@ -6,17 +6,21 @@
 namespace dz {
 namespace zstd {
 
-// Words of a stream in shared memory. Word i is at i % 16. Four words are fetched at a time.
+// Words of a stream in shared memory. Word i is at i % kLiteralRing. Four words, a chunk, are fetched at a time.
+constexpr uint32_t kLiteralRing = 32;
 struct LiteralRing {
-  alignas(16) uint32_t word[16];
+  alignas(16) uint32_t word[kLiteralRing];
 };
 
-// Words are fetched this many rounds before they are needed. A round decodes four literals, of at most 11 bits each.
-constexpr int kAhead = 4;
-// Distance in words from the current word down to the fetched ones: as many as kAhead + 1 rounds move, and those that a
-// round reads.
-constexpr int32_t kAheadWords = (44 * (kAhead + 1) + 31) / 32 + 4;
-static_assert(kAheadWords + 4 <= 16, "they have room in the ring");
+// A round decodes 16 literals of at most 11 bits each. It moves by at most so many words.
+constexpr uint32_t kRoundLiterals = 16;
+constexpr int32_t kRoundWords = (kRoundLiterals * kMaxCodeBits + 31) / 32;
+// Words are fetched so many rounds before they are needed.
+constexpr int kAhead = 2;
+// Distance in words from the current word down to the fetched ones: as many as kAhead + 1 rounds move, and those that the
+// last literals of a round read.
+constexpr int32_t kAheadWords = kRoundWords * (kAhead + 1) + 4;
+static_assert(kAheadWords + 4 <= int32_t(kLiteralRing), "they have room in the ring");
 
 // Tables for the literals of one block; in shared memory on the device.
 struct LiteralTables {
@@ -75,52 +79,56 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
   if (bits.left() < int32_t(count) || bits.left() > int32_t(count * log)) return false;
   const uint16_t* const table = t.huffman;
   uint32_t i = 0;
-  for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) to[i] = literal(table, log, bits);
+  for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 15); ++i) to[i] = literal(table, log, bits);
   // A damaged stream may have ended within these literals.
   if (bits.left() < 0) return false;
-  // The next 64 bits are in the words w0, w1 and w2. A round of four literals moves by at most two words, so those of
-  // the next round are among five words, w0 to w4. So words are loaded long before their bits are needed.
+  // The next 64 bits are in the words w0, w1 and w2. Four literals move by at most two words, so the bits of the next four
+  // are among five words, w0 to w4. So words are loaded long before their bits are needed.
   int32_t index = bits.at >> 5;
   uint32_t w0 = bits.word(index), w1 = bits.word(index - 1), w2 = bits.word(index - 2);
   const int32_t skew = int32_t(bits.skew());
   uint32_t* const ring = t.rings[stream].word;
   uint32_t lowest = uint32_t(index + skew) / 4 + 1;
-  const auto fetch_down = [&](bool all) {
+  const auto fetch_down = [&] {
     const int32_t down = index + skew - kAheadWords;
     const uint32_t wanted = down < 0 ? 0 : uint32_t(down) / 4;
-    // A round moves by less than one chunk (four words), so one fetch is enough.
-    do {
-      if (lowest > wanted) {
-        --lowest;
-        bits.fetch(lowest, ring + lowest % 4 * 4);
-      }
-    } while (all && lowest > wanted);
+    while (lowest > wanted) {
+      --lowest;
+      bits.fetch(lowest, ring + lowest * 4 % kLiteralRing);
+    }
     fetch_group();
   };
-  fetch_down(true);
+  // 16 literals are stored at once: the lanes of a warp write to different places, and each store takes its time.
+  fetch_down();
   fetched<0>();
-  for (; i + 4 <= count; i += 4) {
-    fetch_down(false);
+  for (; i + kRoundLiterals <= count; i += kRoundLiterals) {
+    fetch_down();
     fetched<kAhead>();
-    // Words before the beginning of the stream are meaningless.
-    const volatile uint32_t* const words = ring;
-    const uint32_t w3 = words[uint32_t(index + skew - 3) % 16], w4 = words[uint32_t(index + skew - 4) % 16];
-    const uint32_t shift = uint32_t(bits.at) & 31;
-    uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
-    for (uint32_t k = 0; k < 4; ++k) {
-      const uint32_t cell = table[top(high, log)], length = cell & 255;
-      high = shift_in(high, low, length);
-      low <<= length;
-      taken += length;
-      word |= cell >> 8 << (8 * k);
+    Bytes16 made;
+    DZ_UNROLL_BY(4)
+    for (uint32_t quarter = 0; quarter < 4; ++quarter) {
+      // Words before the beginning of the stream are meaningless.
+      const volatile uint32_t* const words = ring;
+      const uint32_t at3 = uint32_t(index + skew - 3), w3 = words[at3 % kLiteralRing], w4 = words[(at3 - 1) % kLiteralRing];
+      const uint32_t shift = uint32_t(bits.at) & 31;
+      uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
+      DZ_UNROLL_BY(4)
+      for (uint32_t k = 0; k < 4; ++k) {
+        const uint32_t cell = table[top(high, log)], length = cell & 255;
+        high = shift_in(high, low, length);
+        low <<= length;
+        taken += length;
+        word |= cell >> 8 << (8 * k);
+      }
+      made.word[quarter] = word;
+      bits.at -= int32_t(taken);
+      const int32_t next = bits.at >> 5, moved = index - next;
+      w0 = moved == 0 ? w0 : moved == 1 ? w1 : w2;
+      w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
+      w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
+      index = next;
     }
-    *reinterpret_cast<uint32_t*>(to + i) = word;
-    bits.at -= int32_t(taken);
-    const int32_t next = bits.at >> 5, moved = index - next;
-    w0 = moved == 0 ? w0 : moved == 1 ? w1 : w2;
-    w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
-    w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
-    index = next;
+    *reinterpret_cast<Bytes16*>(to + i) = made;
   }
   fetched<0>();
   for (; i < count; ++i) to[i] = literal(table, log, bits);

@@ -10,7 +10,7 @@
 // offsets ends when no triple has symbols, which is mostly at once.
 #pragma once
 #include "warp.cuh"
-#include "zstd_tables.cuh"
+#include "zstd_states.cuh"
 
 namespace dz {
 namespace zstd {
@@ -76,8 +76,8 @@ struct LengthCodeTable {
     words[i] = code == (literals ? kLiterals : kMatches) ? kNothing : word;
   }
 
-  DZ_HD uint32_t literal(uint32_t cells) const { return words[cells >> kCellLiteral & 63]; }
-  DZ_HD uint32_t match(uint32_t cells) const { return words[kLiterals + 1 + (cells >> kCellMatch & 63)]; }
+  DZ_HD uint32_t literal(uint32_t codes) const { return words[codes >> kRecordLiteral & 63]; }
+  DZ_HD uint32_t match(uint32_t codes) const { return words[kLiterals + 1 + (codes >> kRecordMatch)]; }
 
  private:
   // Length 0 and no extra bits. Bit 5 means nothing; it makes the word differ from 0.
@@ -86,7 +86,7 @@ struct LengthCodeTable {
 
 // Takes the place of records after a block's last one. It has no bytes, but counts as one with literals, and repeats
 // the last offset. So it changes nothing.
-constexpr uint64_t kNoRecord = uint64_t(LengthCodeTable::kLiterals << kCellLiteral | LengthCodeTable::kMatches << kCellMatch) << 32;
+constexpr uint64_t kNoRecord = uint64_t(LengthCodeTable::kLiterals << kRecordLiteral | LengthCodeTable::kMatches << kRecordMatch) << 32;
 
 // One sequence alone: lengths and offset value, decoded from its record and its bits.
 struct DecodedSequence {
@@ -94,10 +94,10 @@ struct DecodedSequence {
   bool any_literals;
 };
 
-DZ_HD DecodedSequence read_sequence(uint32_t cells, const Words& words, const LengthCodeTable& codes) {
-  const uint32_t literal = codes.literal(cells), match = codes.match(cells);
-  // The lowest bits of `cells` are the sum of the three numbers of extra bits. Only the lowest five bits of each count.
-  const uint32_t offset_bits = cells - literal - match;
+DZ_HD DecodedSequence read_sequence(uint32_t codes, const Words& words, const LengthCodeTable& table) {
+  const uint32_t literal = table.literal(codes), match = table.match(codes);
+  // Only the lowest five bits of a shift's count matter.
+  const uint32_t offset_bits = codes;
   const uint32_t high = words.high(), low = words.low();
   const uint32_t high_match = shift_in(high, low, offset_bits), low_match = shift_in(low, 0, offset_bits);
   const uint32_t high_literal = shift_in(high_match, low_match, match);

@@ -10,7 +10,7 @@ namespace zstd {
 // The three alphabets of sequences, in the order of their descriptions.
 enum Alphabet : uint32_t { kLiteralLength = 0, kOffset = 1, kMatchLength = 2 };
 
-constexpr uint32_t kLengthCells = 512, kOffsetCells = 256, kMaxSymbols = 56;
+constexpr uint32_t kLengthCells = 512, kOffsetCells = 256;
 constexpr uint32_t kMaxCodeBits = 11;
 constexpr uint32_t kMaxWeight = 11;
 
@@ -92,51 +92,54 @@ DZ_HD bool read_distribution(const uint8_t* data, uint32_t len, uint32_t largest
 }
 
 // Builds an FSE table: gives each symbol its cells, and each cell its next states. The counts must add up to the number
-// of cells; they are overwritten. cell(symbol, bits, base) makes a cell: the next state is `base` plus the value of the
-// next `bits` bits.
+// of cells; they are overwritten. cell(symbol, rank, log) makes a cell. The cells of a symbol have ranks from its count to
+// twice its count minus 1. A cell's rank tells the next state: it is (rank << n | the value of the next n bits) minus the
+// number of cells, where n is log - log2_of(rank).
 template <typename CELL, typename T>
 DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, const CELL& cell) {
   const uint32_t size = 1u << log, mask = size - 1, step = (size >> 1) + (size >> 3) + 3;
-  uint32_t high = size, at = 0;
+  uint32_t high = size;
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] < 0) table[--high] = T(s);
   }
-  for (uint32_t s = 0; s < symbols; ++s) {
-    const int32_t count = counts[s];
-    for (int32_t i = 0; i < count; ++i) {
-      table[at] = T(s);
-      // The loop ends: the steps visit every cell, and there is one below `high`, because one was just filled.
-      do at = (at + step) & mask;
-      while (at >= high);
-    }
-    if (count < 0) counts[s] = 1;
+  // One loop over the cells, because the lanes of a warp build different tables: with a loop for each symbol, each symbol
+  // would take as long as the largest of its counts.
+  uint32_t symbol = 0, at = 0;
+  int32_t left = counts[0];
+  for (uint32_t n = 0; n < high; ++n) {
+    while (left <= 0) left = counts[++symbol];
+    table[at] = T(symbol);
+    --left;
+    // The loop ends: the steps visit every cell, and there is one below `high`, because one was just filled.
+    do at = (at + step) & mask;
+    while (at >= high);
   }
+  uint32_t next = uint32_t(table[0]);
   for (uint32_t i = 0; i < size; ++i) {
-    const uint32_t s = uint32_t(table[i]);
-    const uint32_t state = uint32_t(counts[s]);
-    counts[s] = int16_t(state + 1);
-    const uint32_t bits = log - log2_of(state);
-    table[i] = cell(s, bits, (state << bits) - size);
+    const uint32_t s = next;
+    // Loaded early, so that its latency and that of the count pass together.
+    next = uint32_t(table[(i + 1) & mask]);
+    const int32_t count = counts[s];
+    const uint32_t rank = count < 0 ? 1 : uint32_t(count);
+    counts[s] = int16_t(rank + 1);
+    table[i] = cell(s, rank, log);
   }
 }
 
-// A cell of a sequences' table. Bits 0-5: the number of extra bits; 6-10: the number of bits for the next state; 11-16:
-// the code, if it is a literal length's; 17-22: the code, if it is a match length's; 23-31: the base of the next state.
-// The sum of a sequence's three cells has the extra bits and the states' bits of all three, and both codes (record() in
-// zstd_states.cuh). Only the last field of the sum means nothing.
-constexpr uint32_t kCellBits = 6, kCellLiteral = 11, kCellMatch = 17, kCellBase = 23;
+// A cell of a sequences' table. Bits 0-5: the code. Bits 6-15: the rank (build_fse). The number of bits and the base of
+// the next state aren't stored, so that the tables of many blocks have room in shared memory.
+constexpr uint32_t kCellRank = 6;
 
 struct SequenceCell {
-  const uint8_t* extra;  // number of extra bits of each code; null: the code is this number
-  uint32_t code;         // bit position of the code in a cell; 0: the code isn't stored
-  DZ_HD uint32_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
-    return (extra ? extra[symbol] : symbol) | bits << kCellBits | (code ? symbol << code : 0) | base << kCellBase;
+  DZ_HD uint16_t operator()(uint32_t symbol, uint32_t rank, uint32_t) const {
+    return uint16_t(symbol | rank << kCellRank);
   }
 };
 
 // Numbers of extra bits of the codes of literal lengths and match lengths. A look-up is faster than extra_bits().
 struct ExtraBits {
-  uint8_t literal_extra[36], match_extra[53];
+  alignas(64) uint8_t literal_extra[64];
+  alignas(64) uint8_t match_extra[64];
 
   static constexpr uint32_t kCodes = 36 + 53;
 
@@ -148,24 +151,21 @@ struct ExtraBits {
       match_extra[i - 36] = uint8_t(extra_bits(kMatchLength, i - 36));
     }
   }
-
-  DZ_HD const uint8_t* extra(uint32_t alphabet) const {
-    return alphabet == kLiteralLength ? literal_extra : alphabet == kMatchLength ? match_extra : nullptr;
-  }
 };
 
 // A cell of the table of Huffman weights. Bits 0-3: weight; 4-7: number of bits for the next state; 8-15: its base.
 struct WeightCell {
-  DZ_HD uint16_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
-    return uint16_t(symbol | bits << 4 | base << 8);
+  DZ_HD uint16_t operator()(uint32_t symbol, uint32_t rank, uint32_t log) const {
+    const uint32_t bits = log - log2_of(rank);
+    return uint16_t(symbol | bits << 4 | ((rank << bits) - (1u << log)) << 8);
   }
 };
 
 // Walks the table descriptions in a block's sequences section up to alphabet `last`. Builds the table of `last` if
 // `table` isn't null, and sets `log` to the logarithm of its size. Sets `at` to the position after the description.
 // Returns false for damage.
-DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const ExtraBits& lengths,
-                      int16_t* counts, uint32_t* table, uint32_t& log, uint32_t& at) {
+DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, int16_t* counts, uint16_t* table, uint32_t& log,
+                      uint32_t& at) {
   const uint32_t end = b.at + b.size;
   Distribution d = {0, 0, 0};
   uint32_t mode = 0, symbol = 0;
@@ -184,11 +184,9 @@ DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const
     }
   }
   if (!table) return true;
-  const uint32_t code = last == kLiteralLength ? kCellLiteral : last == kMatchLength ? kCellMatch : 0;
-  const SequenceCell cell = {lengths.extra(last), code};
   if (mode == 1) {
     log = 0;
-    table[0] = cell(symbol, 0, 0);
+    table[0] = SequenceCell()(symbol, 1, 0);
     return true;
   }
   if (mode == 0) {
@@ -197,7 +195,7 @@ DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const
     for (uint32_t s = 0; s < d.symbols; ++s) counts[s] = int16_t(predefined(last, s));
   }
   log = d.log;
-  build_fse(table, counts, d.symbols, d.log, cell);
+  build_fse(table, counts, d.symbols, d.log, SequenceCell());
   return mode != 3;
 }
 

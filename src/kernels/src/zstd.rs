@@ -40,12 +40,28 @@ impl From<(u32, u32)> for Grid {
     }
 }
 
-/// Compressed blocks that one warp of `dz_zstd_entropy` decodes.
-const ENTROPY_GROUP: u32 = 8;
-/// Bytes of shared memory for a warp of `dz_zstd_entropy` that records sequences.
-const SEQUENCES_SHARED: u32 = 44_128;
-/// Bytes of shared memory for a warp of `dz_zstd_entropy` that decodes literals.
-const LITERALS_SHARED: u32 = 34_944;
+/// What a warp of `dz_zstd_entropy` takes: compressed blocks, and bytes of shared memory.
+struct EntropyWarp {
+    blocks: u32,
+    shared: u32,
+}
+
+impl EntropyWarp {
+    /// Warps of this kind in a block of threads with `shared` bytes of shared memory. The kernel finds the same number.
+    fn warps(&self, shared: u32) -> u32 {
+        (shared / self.shared).min(ENTROPY_WARPS)
+    }
+
+    /// Blocks of threads for this number of compressed blocks.
+    fn grid(&self, compressed_blocks: u32, shared: u32) -> u32 {
+        compressed_blocks.div_ceil(self.blocks * self.warps(shared))
+    }
+}
+
+/// A warp that records sequences.
+const SEQUENCES: EntropyWarp = EntropyWarp { blocks: 16, shared: 46_080 };
+/// A warp that decodes literals.
+const LITERALS: EntropyWarp = EntropyWarp { blocks: 8, shared: 36_992 };
 /// Most warps in a block of threads of `dz_zstd_entropy`.
 const ENTROPY_WARPS: u32 = 8;
 
@@ -55,14 +71,12 @@ const ENTROPY_WARPS: u32 = 8;
 /// A block of threads has as many warps as fit, so that the warps run on few multiprocessors. Other kernels that need
 /// much shared memory, for example those of a model, then find room on the other multiprocessors.
 pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
-    let groups = compressed_blocks.div_ceil(ENTROPY_GROUP);
-    let shared = entropy_shared(shared).min(groups.max(1).saturating_mul(SEQUENCES_SHARED));
-    // The kernel finds the same numbers from its shared memory.
-    let warps = |each: u32| (shared / each).min(ENTROPY_WARPS);
-    let (sequences, literals) = (warps(SEQUENCES_SHARED), warps(LITERALS_SHARED));
+    // For few compressed blocks, fewer warps are enough.
+    let groups = compressed_blocks.div_ceil(LITERALS.blocks).max(1);
+    let shared = entropy_shared(shared).min(groups.saturating_mul(SEQUENCES.shared));
     Grid {
-        blocks: groups.div_ceil(sequences) + groups.div_ceil(literals),
-        threads: 32 * sequences.max(literals),
+        blocks: SEQUENCES.grid(compressed_blocks, shared) + LITERALS.grid(compressed_blocks, shared),
+        threads: 32 * SEQUENCES.warps(shared).max(LITERALS.warps(shared)),
         shared,
     }
 }
@@ -70,7 +84,7 @@ pub fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
 /// Returns the most bytes of dynamic shared memory that a block of `dz_zstd_entropy` takes, on a device where a block
 /// may have `shared` bytes.
 pub fn entropy_shared(shared: u32) -> u32 {
-    shared.clamp(SEQUENCES_SHARED, ENTROPY_WARPS * SEQUENCES_SHARED)
+    shared.clamp(SEQUENCES.shared, ENTROPY_WARPS * SEQUENCES.shared)
 }
 
 /// Returns the grid of `dz_zstd_sequences` for this number of compressed blocks.

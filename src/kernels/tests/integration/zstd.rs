@@ -293,15 +293,19 @@ fn damage_has_the_same_outcome_as_elsewhere() {
 #[test]
 fn warps_of_the_entropy_kernel_stand_together() {
     use dali_zarr_kernels::zstd::{Grid, entropy, entropy_shared};
-    const SEQUENCES: u32 = 44_128;
+    const SEQUENCES: u32 = 46_080;
     let grid = |blocks, warps: u32, shared| Grid { blocks, threads: 32 * warps, shared };
-    // Each warp works on eight compressed blocks, either on their sequences or on their literals.
+    // A warp works on the sequences of 16 compressed blocks, or on the literals of eight.
     assert_eq!(entropy(0, 227 << 10), grid(0, 1, SEQUENCES));
     assert_eq!(entropy(9, 227 << 10), grid(1 + 1, 2, 2 * SEQUENCES));
-    assert_eq!(entropy(81, 227 << 10), grid(3 + 2, 6, 227 << 10), "11 groups: five or six warps fit");
-    assert_eq!(entropy(81, 99 << 10), grid(6 + 6, 2, 99 << 10));
-    assert_eq!(entropy(81, 64 << 10), grid(11 + 11, 1, 64 << 10));
-    assert_eq!(entropy(8000, 1 << 20), grid(125 + 125, 8, 8 * SEQUENCES));
+    assert_eq!(
+        entropy(81, 227 << 10),
+        grid(2 + 2, 6, 227 << 10),
+        "six warps of sequences and eleven of literals: five or six fit"
+    );
+    assert_eq!(entropy(81, 99 << 10), grid(3 + 6, 2, 99 << 10));
+    assert_eq!(entropy(81, 64 << 10), grid(6 + 11, 1, 64 << 10));
+    assert_eq!(entropy(8000, 1 << 20), grid(63 + 125, 8, 8 * SEQUENCES));
     assert_eq!(entropy_shared(16 << 10), SEQUENCES, "a warp needs this much");
     assert_eq!(entropy_shared(227 << 10), 227 << 10);
     assert_eq!(entropy_shared(1 << 20), 8 * SEQUENCES);
