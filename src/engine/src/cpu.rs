@@ -1,7 +1,6 @@
 //! The decode threads: they decode chunks on the CPU and assemble batches that are delivered there.
 //!
-//! `unsafe` is allowed here: a task refers to memory by address. That memory belongs to the task's thread alone until
-//! the thread sends [`Event::Decoded`].
+//! `unsafe` is allowed here: jobs refer to memory by address.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +11,7 @@ use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
 use crate::error::Result;
-use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers};
+use crate::messages::{Assembly, Decode, Event, Item, ItemDone, Outcome, Shared, Task, TaskDone, Workers};
 use crate::stats::Stats;
 use crate::{assemble, nvtx};
 
@@ -45,13 +44,14 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
         if shared.stopped() {
             continue;
         }
-        let mut outcomes = Vec::with_capacity(task.items.len());
-        for item in &task.items {
+        let Task { items, assembly, ready_jobs, pinned } = task;
+        let mut done = Vec::with_capacity(items.len());
+        for mut item in items {
             let start = Instant::now();
-            let result = if item.in_place { Ok(()) } else { decode(item, shared) };
+            let result = decode(&mut item, shared);
             let decoded = Instant::now();
             if result.is_ok() {
-                assemble(&task, item.jobs.clone(), shared);
+                assemble(&assembly, item.jobs.clone(), shared);
             }
             let counter = match (&result, shared.chunk_index.route(item.id)) {
                 (Err(_), _) => &shared.stats.chunks_failed,
@@ -61,23 +61,25 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
             Stats::add(counter, 1);
             Stats::time(&shared.stats.decode_ns, decoded - start);
             Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
-            outcomes.push(Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) });
+            let outcome = Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) };
+            done.push(ItemDone { outcome, encoded: item.encoded, decoded: item.decoded });
         }
         let start = Instant::now();
-        assemble(&task, task.ready_jobs.clone(), shared);
+        assemble(&assembly, ready_jobs, shared);
         Stats::time(&shared.stats.assemble_ns, start.elapsed());
-        if shared.events.send(Event::Decoded(outcomes, task.assembly.served, task.pinned)).is_err() {
+        let done = TaskDone { items: done, served: assembly.served, pinned };
+        if shared.events.send(Event::Decoded(done)).is_err() {
             return;
         }
     }
 }
 
-fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
+fn assemble(assembly: &Assembly, jobs: std::ops::Range<usize>, shared: &Shared) {
     if jobs.is_empty() {
         return;
     }
     let _range = nvtx::range(c"dali_zarr assemble");
-    for job in &task.assembly.jobs[jobs] {
+    for job in &assembly.jobs[jobs] {
         let op = &shared.ops[job.op as usize];
         // SAFETY: the job's addresses come from the scheduler. It keeps the decoded chunk that the job reads, and the
         // part of the output that the job writes belongs to this task alone.
@@ -88,11 +90,11 @@ fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
     }
 }
 
-/// Decodes one chunk. An error or panic of the decoder becomes an error that names the chunk.
-fn decode(item: &Item, shared: &Shared) -> Result<()> {
+/// Decodes one chunk, unless it was read in place. An error or panic of the decoder becomes an error that names the
+/// chunk.
+fn decode(item: &mut Item, shared: &Shared) -> Result<()> {
+    let Some(encoded) = &item.encoded else { return Ok(()) };
     let _range = nvtx::range(c"dali_zarr decode");
-    // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
-    // reserved for this chunk.
-    let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
-    shared.chunk_index.decode(item.id, encoded, out).map_err(|e| e.at(shared.chunk_index.site(item.id)))
+    let decoded = shared.chunk_index.decode(item.id, &encoded.bytes, &mut item.decoded);
+    decoded.map_err(|e| e.at(shared.chunk_index.site(item.id)))
 }

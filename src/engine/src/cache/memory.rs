@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::table::{Extents, Pinned, Table};
 use super::{Counters, Name};
 use crate::error::{Error, Result};
-use crate::memory::{HostBlock, Span};
+use crate::memory::HostBlock;
 
 /// Bytes of a unit. An entry wastes half a unit on average.
 const UNIT: usize = 2048;
@@ -162,8 +162,9 @@ impl<'a> Pin<'a> {
         (found == name.bytes).then_some((Lengths { version_len, size, len }, at))
     }
 
-    /// Returns the spans of `len` bytes of the entry from byte `at` on, in order. Panics if they reach beyond its end.
-    fn spans(&self, at: usize, len: usize) -> impl Iterator<Item = Span> {
+    /// Returns the ranges of the block that have `len` bytes of the entry from byte `at` on, in order: offset and bytes.
+    /// Panics if they reach beyond its end.
+    fn ranges(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "a part of an entry beyond its end");
         let (mut skip, mut left) = (at, len);
         self.extents.iter().filter_map(move |&(unit, count)| {
@@ -172,26 +173,28 @@ impl<'a> Pin<'a> {
             skip -= from;
             let len = (bytes - from).min(left);
             left -= len;
-            (len > 0).then(|| Span { address: self.memory.block.address() + (unit as usize * UNIT + from) as u64, len })
+            (len > 0).then_some((unit as usize * UNIT + from, len))
         })
     }
 
     fn copy_out(&self, at: usize, mut to: &mut [u8]) {
-        for span in self.spans(at, to.len()) {
-            let (here, rest) = to.split_at_mut(span.len);
-            // SAFETY: the units are within the block, which lives as long as `memory`; while an entry is pinned they
-            // belong to it alone, and only the thread that reserved it writes it, before it is ready.
-            here.copy_from_slice(unsafe { span.bytes() });
+        for (offset, len) in self.ranges(at, to.len()) {
+            let (here, rest) = to.split_at_mut(len);
+            let bytes = self.memory.block.at(offset, len);
+            // SAFETY: the bytes are in the block, which lives as long as `memory`; while an entry is pinned they belong
+            // to it alone, and only the thread that reserved it writes it, before it is ready.
+            unsafe { bytes.copy_to_nonoverlapping(here.as_mut_ptr(), len) };
             to = rest;
         }
     }
 
     /// Copies to the entry. Only for the thread that reserved it.
     fn copy_in(&self, at: usize, mut from: &[u8]) {
-        for span in self.spans(at, from.len()) {
-            let (here, rest) = from.split_at(span.len);
+        for (offset, len) in self.ranges(at, from.len()) {
+            let (here, rest) = from.split_at(len);
+            let bytes = self.memory.block.at(offset, len);
             // SAFETY: as above; nobody finds an entry that is being filled.
-            unsafe { span.bytes_mut() }.copy_from_slice(here);
+            unsafe { bytes.copy_from_nonoverlapping(here.as_ptr(), len) };
             from = rest;
         }
     }

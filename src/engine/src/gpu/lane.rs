@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::gpu::driver::{
     AssembleArrays, Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async,
 };
-use crate::messages::{Content, GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
+use crate::messages::{Content, Outcome, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
 use crate::stats::Stats;
 
@@ -125,19 +125,16 @@ impl Lane {
 
     /// Runs a wave.
     pub fn run(&mut self, mut wave: Wave) -> WaveDone {
-        let mut groups = wave.groups();
         let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
         let _range = nvtx::range(c"dali_zarr wave");
         self.fell_back = 0;
-        let result = self.steps(&mut wave, &mut groups, &mut outcomes);
+        let result = self.steps(&mut wave, &mut outcomes);
         self.count(&wave, &outcomes, result.is_ok());
         if result.is_err() {
             // The memory is about to be used again, so no copy from it may be in flight.
             let _ = self.stream.synchronize();
         }
-        if !groups.is_empty() {
-            let _ = self.shared.events.send(crate::messages::Event::Copied(groups));
-        }
+        self.copied(&mut wave);
         let outcomes = wave
             .chunks
             .iter()
@@ -154,12 +151,15 @@ impl Lane {
         WaveDone { lane: self.index, outcomes, served: wave.assembly.served, pinned: wave.pinned, result }
     }
 
-    fn steps(
-        &mut self,
-        wave: &mut Wave,
-        groups: &mut Vec<(GroupId, u32)>,
-        outcomes: &mut [Result<Layout>],
-    ) -> Result<()> {
+    /// Gives the bytes of the wave's chunks back, if that has not happened yet. No copy from them may be in flight.
+    fn copied(&self, wave: &mut Wave) {
+        if !wave.payloads.is_empty() {
+            let payloads = std::mem::take(&mut wave.payloads);
+            let _ = self.shared.events.send(crate::messages::Event::Copied(payloads));
+        }
+    }
+
+    fn steps(&mut self, wave: &mut Wave, outcomes: &mut [Result<Layout>]) -> Result<()> {
         self.device.bind()?;
         for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
@@ -180,7 +180,7 @@ impl Lane {
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
         for &chunk in &sorted.refused {
-            match self.decode_on_cpu(&wave.chunks[chunk]) {
+            match self.decode_on_cpu(&wave.chunks[chunk], &wave.payloads[chunk].bytes) {
                 Ok(()) => self.fell_back += 1,
                 Err(e) => outcomes[chunk] = Err(e),
             }
@@ -197,9 +197,9 @@ impl Lane {
         }
         self.assemble(wave, outcomes)?;
         self.assembled.record(&self.stream)?;
-        if !groups.is_empty() {
+        if copies {
             self.copied.synchronize()?;
-            let _ = self.shared.events.send(crate::messages::Event::Copied(std::mem::take(groups)));
+            self.copied(wave);
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.assembled.synchronize()?;
@@ -227,9 +227,9 @@ impl Lane {
     fn copy(&mut self, wave: &Wave, sorted: &WavePlan) -> Result<()> {
         for &i in &sorted.direct {
             let chunk = &wave.chunks[i];
-            // SAFETY: the scheduler keeps the bytes until they are copied; the slot has room for the decoded chunk, and
-            // it was checked that the bytes are no more.
-            unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes.len)? };
+            // SAFETY: the wave has the bytes until they are copied; the slot has room for the decoded chunk, and it was
+            // checked that the bytes are no more.
+            unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes)? };
         }
         for &(from, offset, len) in &sorted.copies {
             if offset + len > self.staging.len() {
@@ -271,14 +271,10 @@ impl Lane {
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
     }
 
-    /// Decodes a chunk on the CPU, copies it to its slot, and waits for the copy. Nobody may write the chunk's encoded
-    /// bytes meanwhile.
-    fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
+    /// Decodes a chunk of these encoded bytes on the CPU, copies it to its slot, and waits for the copy.
+    fn decode_on_cpu(&self, chunk: &WaveChunk, bytes: &[u8]) -> Result<()> {
         let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: either the chunk was not reported as copied, so the scheduler keeps its bytes, or the caller owns
-        // them.
-        let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
         self.shared.chunk_index.decode(chunk.id, bytes, out)?;
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
@@ -377,10 +373,8 @@ impl Lane {
 
     /// Reads a chunk from its store again and decodes it on the CPU.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
-        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len, chunk.version.as_ref())?;
-        let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
-        let again = WaveChunk { bytes: span, jobs: 0..0, version: None, ..*chunk };
-        self.decode_on_cpu(&again)
+        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes, chunk.version.as_ref())?;
+        self.decode_on_cpu(chunk, &bytes)
     }
 }
 

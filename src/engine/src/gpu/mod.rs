@@ -22,20 +22,22 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::{StreamCodec, max_decoded};
 use crate::codec::{BloscCodec, Chain, Compression};
 use crate::error::{Error, Result};
+use crate::memory::HostBlock;
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
 use decoding::{choose, zstd_decoder};
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
-    /// Page-locked host memory for encoded chunks: address and bytes.
-    pub staging: (u64, usize),
+    /// Page-locked host memory for encoded chunks.
+    pub staging: HostBlock,
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
     /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
     pub gds_buffer: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
-    /// Registrations with cuFile, then memory. To be dropped in this order, after the lanes and all threads that read.
+    /// Registrations with cuFile, then device memory. To be dropped in this order, after the lanes and all threads that
+    /// read.
     pub owned: Vec<Box<dyn Send>>,
 }
 
@@ -135,7 +137,7 @@ fn on_gpu(chunk_index: &ChunkIndex) -> bool {
 ///
 /// # Errors
 /// If there isn't enough memory, or the device fails.
-#[allow(unsafe_code, reason = "cuFile keeps the addresses of buffers")]
+#[allow(unsafe_code, reason = "cuFile keeps the addresses of buffers, and a block has an address of its owner")]
 pub(crate) fn open(
     device: &Arc<Device>,
     budget: &Budget,
@@ -164,14 +166,16 @@ pub(crate) fn open(
     }
     let mut lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
     lanes.cufile = cufile;
+    let (address, bytes) = (staging.ptr(), staging.len());
+    // SAFETY: the buffer has these bytes, which it has set to zero, and nobody else has its address.
+    let staging = unsafe { HostBlock::owned_by(Box::new(staging), address, bytes) };
     let gpu = Gpu {
-        staging: (staging.ptr() as u64, staging.len()),
+        staging,
         slots: (slots.ptr(), slots.len()),
         gds_buffer: gds_buffer.as_ref().map(|l| (l.ptr(), l.len())),
         lanes: Box::new(lanes),
         owned: Vec::new(),
     };
-    owned.push(Box::new(staging));
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
     owned.push(Box::new(numbers));

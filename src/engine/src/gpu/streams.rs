@@ -1,9 +1,5 @@
 //! Splits the chunks of a wave into streams that are decoded and pieces that are only copied, and plans the copies to
 //! the device.
-//!
-//! `unsafe` is allowed here: the page-locked bytes of chunks are read on the host.
-
-#![allow(unsafe_code)]
 
 use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
@@ -82,14 +78,13 @@ pub(super) fn plan_wave(
     for i in order {
         let chunk = &wave.chunks[i];
         let (start, len) = match chunk.content {
-            Content::Decoded if chunk.bytes.len >= DIRECT_COPY => {
+            Content::Decoded if chunk.bytes >= DIRECT_COPY => {
                 sorted.direct.push(i);
                 continue;
             }
-            Content::Decoded => (0, chunk.bytes.len),
+            Content::Decoded => (0, chunk.bytes),
             Content::Encoded => {
-                // SAFETY: the scheduler keeps the bytes until it hears that they are copied.
-                let bytes = unsafe { chunk.bytes.bytes() };
+                let bytes = &*wave.payloads[i].bytes;
                 let format = &chunk_index.part(chunk.id).format;
                 let known =
                     format.gpu_chain().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
@@ -153,8 +148,8 @@ pub(super) fn plan_wave(
 mod tests {
     use super::*;
     use crate::codec::streams::tests::{sample, zstd};
-    use crate::memory::Span;
-    use crate::messages::WaveChunk;
+    use crate::memory::{HostArena, HostBlock};
+    use crate::messages::{Payload, WaveChunk};
     use crate::plan::ChunkId;
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
@@ -179,19 +174,23 @@ mod tests {
         // longer than its output. The third chunk has more bytes behind its stream.
         let encoded = [gzip(0, 60_000), gzip(3, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
         let mut wave = Wave::default();
+        let mut memory = HostArena::new(HostBlock::map(1 << 20).unwrap());
         for (i, bytes) in encoded.iter().enumerate() {
+            let mut lease = memory.take(bytes.len()).unwrap();
+            lease.copy_from_slice(bytes);
+            let payload = Payload { group: i as u64, bytes: lease.share().part(0, bytes.len()) };
             wave.chunks.push(WaveChunk {
                 id: ChunkId { array: 0, part: 0, index: i as u64 },
                 handle: i as u32,
-                bytes: Span { address: bytes.as_ptr() as u64, len: bytes.len() },
-                source: bytes.as_ptr() as u64,
+                bytes: bytes.len(),
+                source: payload.bytes.address(),
                 content: Content::Encoded,
-                group: i as u64,
                 version: None,
                 slot: 0,
                 decoded_bytes: LEN,
                 jobs: 0..0,
             });
+            wave.payloads.push(payload);
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
             let mut sorted = plan_wave(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);

@@ -1,6 +1,6 @@
 //! Copy streams, which copy uncompressed chunks to the device. Each fetch thread has one.
 //!
-//! `unsafe` is allowed here: the scheduler's ranges are copied by address.
+//! `unsafe` is allowed here: copies go on while the CPU does other things, to device addresses.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
-use crate::memory::Span;
+use crate::memory::Lease;
 use crate::messages::Upload;
 
 /// A CUDA stream, and the events before and after the copies that were enqueued last.
@@ -16,11 +16,14 @@ pub(super) struct StreamUpload {
     stream: Stream,
     begun: Event,
     copied: Event,
+    /// What the copies read. It is given back when they are done.
+    from: Option<Lease>,
 }
 
 impl StreamUpload {
     pub fn new(device: &Arc<Device>) -> Result<Self> {
-        let upload = Self { stream: Stream::new(device)?, begun: Event::timed(device)?, copied: Event::timed(device)? };
+        let (begun, copied) = (Event::timed(device)?, Event::timed(device)?);
+        let upload = Self { stream: Stream::new(device)?, begun, copied, from: None };
         // Recorded now, so that they can be queried before the first copy.
         upload.begun.record(&upload.stream)?;
         upload.copied.record(&upload.stream)?;
@@ -29,12 +32,14 @@ impl StreamUpload {
 }
 
 impl Upload for StreamUpload {
-    unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
+    unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()> {
+        let from = &**self.from.insert(from);
         self.stream.device().bind()?;
         self.begun.record(&self.stream)?;
-        let started = copies.iter().try_for_each(|&(from, to)| {
-            // SAFETY: the caller vouches for both ranges.
-            unsafe { copy_to_device_async(&self.stream, to, from.address as *const u8, from.len) }
+        let started = copies.iter().try_for_each(|&(offset, len, to)| {
+            let part = &from[offset..offset + len];
+            // SAFETY: nobody writes to the lease until the copies are done, and the caller vouches for the destination.
+            unsafe { copy_to_device_async(&self.stream, to, part.as_ptr(), len) }
         });
         let started = started.and_then(|()| self.copied.record(&self.stream));
         if started.is_err() {
@@ -49,16 +54,16 @@ impl Upload for StreamUpload {
         self.copied.is_done()
     }
 
-    fn wait(&self) -> Result<f64> {
-        self.stream.device().bind()?;
-        self.copied.synchronize()?;
-        self.copied.seconds_since(&self.begun)
+    fn wait(&mut self) -> (Option<Lease>, Result<f64>) {
+        let done = self.stream.device().bind().and_then(|()| self.copied.synchronize());
+        let seconds = done.and_then(|()| self.copied.seconds_since(&self.begun));
+        (self.from.take(), seconds)
     }
 }
 
 impl Drop for StreamUpload {
     fn drop(&mut self) {
-        // The memory of the copies may be freed next. If the device has failed, nothing is in flight any more.
+        // The lease is dropped next, and its memory may be freed. If the device has failed, nothing is in flight any more.
         let _ = self.stream.device().bind().and_then(|()| self.stream.synchronize());
     }
 }

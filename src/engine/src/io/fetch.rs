@@ -1,4 +1,4 @@
-//! Executes one read: copies encoded bytes from a store or the cache to memory that the scheduler leased. Also reads
+//! Executes one read: copies encoded bytes from a store or the cache to the memory that was leased to the read. Also reads
 //! shard indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks
 //! for remote ones ([`crate::io::requests`]).
 
@@ -13,7 +13,6 @@ use super::request_limiter::{RequestLimiter, RequestPermit};
 use crate::cache::{Cache, CacheLookup, Name, Unvalidated};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
 use crate::error::{Error, Result};
-use crate::memory::Lease;
 use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
@@ -65,7 +64,7 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
 /// If the value is damaged, or the store fails.
 pub(super) async fn fetch(
     read: &Read,
-    mut to: Lease,
+    to: &mut [u8],
     miss: CacheMiss,
     shared: &Shared,
     limiter: Option<&RequestLimiter>,
@@ -73,7 +72,7 @@ pub(super) async fn fetch(
     let (key, object) = (&read.key, read.object.as_ref());
     let source = Source { shared, array: read.array, part: read.part, key, object, limiter };
     if let (CacheMiss::Pieces(from, pieces), Some(cache)) = (&miss, &shared.cache) {
-        let reads = source.pieces(cache, read, *from, pieces, &mut to).await;
+        let reads = source.pieces(cache, read, *from, pieces, to).await;
         if !matches!(reads, Ok(Some(_))) {
             source.forget_index();
         }
@@ -82,7 +81,7 @@ pub(super) async fn fetch(
         return Ok(Some(read.len));
     }
     let version = read.version.as_ref();
-    let fetched = source.piece(read.byte_range(), version, Some(miss), &mut to).await;
+    let fetched = source.piece(read.byte_range(), version, Some(miss), to).await;
     let Some(Fetched { found, from_store }) = fetched.map_err(|e| source.within(&e))? else {
         return source.missing().await;
     };

@@ -1,6 +1,6 @@
 //! The threads that read local stores. With a GPU each has its own copy stream to the device.
 //!
-//! `unsafe` is allowed here: device memory, and page-locked memory that the device reads, are used by address.
+//! `unsafe` is allowed here: device memory is written by address.
 
 #![allow(unsafe_code)]
 
@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::fetch::{fetch, fits, index, look};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
-use crate::memory::{Lease, Span};
-use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers};
+use crate::memory::Lease;
+use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, ReadDone, Shared, Storage, Upload, Workers};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -77,23 +77,24 @@ const NEXT_READ: Duration = Duration::from_micros(100);
 
 /// The copy stream of a thread, and the copy under way.
 struct CopyStream {
+    /// While uploads are under way, it has the lease of the read's bytes.
     upload: Box<dyn Upload>,
-    /// The read whose uploads are under way, and its bytes. `None`: no uploads are under way.
+    /// The read whose uploads are under way, and the number of its bytes. `None`: no uploads are under way.
     copying: Option<(GroupId, usize)>,
     /// Why these uploads could not be started.
     failed: Option<Error>,
 }
 
 impl CopyStream {
-    /// Starts uploads. Sends [`Event::Uploading`] before anything can report their end. False if the scheduler has
-    /// ended.
-    fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
-        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all copies
-        // have ended; if the thread ends before, dropping `upload` waits.
-        if let Err(e) = unsafe { self.upload.start(copies) } {
+    /// Starts the uploads of a read that brought `len` bytes. Sends [`Event::Uploading`] before anything can report
+    /// their end. False if the scheduler has ended.
+    fn start(&mut self, read: &Read, from: Lease, len: usize, shared: &Shared) -> bool {
+        // SAFETY: the scheduler keeps the slots until it hears `Uploaded`, which is sent when all copies have ended; if
+        // the thread ends before, dropping `upload` waits.
+        if let Err(e) = unsafe { self.upload.start(from, &read.uploads) } {
             self.failed.get_or_insert(e);
         }
-        self.copying = Some((group, len));
+        self.copying = Some((read.group, len));
         shared.events.send(Event::Uploading).is_ok()
     }
 
@@ -105,7 +106,8 @@ impl CopyStream {
     /// Waits for the uploads under way, if any, and reports them. False if the scheduler has ended.
     fn finish(&mut self, shared: &Shared) -> bool {
         let Some((group, len)) = self.copying.take() else { return true };
-        let result = self.upload.wait();
+        let (to, result) = self.upload.wait();
+        let to = to.expect("uploads are under way");
         if let Ok(seconds) = result {
             Stats::seconds(&shared.stats.copy_ns, seconds);
         }
@@ -113,8 +115,16 @@ impl CopyStream {
             None => result.map(|_| Some(len)),
             Some(e) => Err(e),
         };
-        shared.events.send(Event::Uploaded(group, result)).is_ok()
+        shared.events.send(Event::Uploaded(ReadDone { group, to, result })).is_ok()
     }
+}
+
+/// What a thread has done with a read.
+enum Done {
+    /// It has ended, with this event.
+    Event(Event),
+    /// It brought this number of bytes, of which parts are to be copied to the device.
+    ToUpload(Read, Lease, usize),
 }
 
 /// One thread. It reads the next chunk while the device copies the last one. So at most two reads for each thread use
@@ -165,42 +175,42 @@ impl Thread {
     /// Executes a read and starts its uploads. False if the scheduler has ended.
     fn handle(&self, work: LocalRead) -> bool {
         let range = nvtx::range(c"dali_zarr read");
-        let (event, uploads) = match work {
-            LocalRead::Read(read, to) => {
-                let span = to.span();
+        let done = match work {
+            LocalRead::Read(read, mut to) => {
                 let gds = read.gds.zip(self.storage.as_deref());
                 let result = match gds {
-                    Some((target, storage)) => fetch_by_gds(&read, to, target, &self.shared, storage),
-                    None => self.fetch(&read, to),
+                    Some((target, storage)) => fetch_by_gds(&read, &mut to, target, &self.shared, storage),
+                    None => self.fetch(&read, &mut to),
                 };
-                let uploads = match &result {
-                    Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => {
-                        let copies = read.uploads.iter().map(|&(offset, len, to)| (span.part(offset, len), to));
-                        Some((read.group, *len, copies.collect::<Vec<_>>()))
-                    }
-                    _ => None,
-                };
-                (Event::Fetched(read.group, result), uploads)
+                match result {
+                    Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => Done::ToUpload(read, to, len),
+                    result => Done::Event(Event::Fetched(ReadDone { group: read.group, to, result })),
+                }
             }
             LocalRead::Index(shard, key) => {
                 let store = self.shared.chunk_index.store(shard.array, shard.part);
-                (Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))), None)
+                Done::Event(Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))))
             }
         };
         drop(range);
-        let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
+        let mut stream = self.copies();
         // This does not wait long: the bus copies faster than one thread reads.
-        if !stream.finish(&self.shared) {
+        if stream.as_mut().is_some_and(|stream| !stream.finish(&self.shared)) {
             return false;
         }
-        match uploads {
-            None => self.shared.events.send(event).is_ok(),
-            Some((group, len, copies)) => stream.start(group, len, &copies, &self.shared),
-        }
+        let event = match (done, &mut stream) {
+            (Done::ToUpload(read, from, len), Some(stream)) => return stream.start(&read, from, len, &self.shared),
+            // Without a device there are no uploads.
+            (Done::ToUpload(read, to, len), None) => {
+                Event::Fetched(ReadDone { group: read.group, to, result: Ok(Some(len)) })
+            }
+            (Done::Event(event), _) => event,
+        };
+        self.shared.events.send(event).is_ok()
     }
 
-    fn fetch(&self, read: &Read, mut to: Lease) -> Result<Option<usize>> {
-        match look(read, &mut to, &self.shared) {
+    fn fetch(&self, read: &Read, to: &mut [u8]) -> Result<Option<usize>> {
+        match look(read, to, &self.shared) {
             Ok(len) => len.map(Some),
             Err(miss) => {
                 let store = self.shared.chunk_index.store(read.array, read.part);
@@ -216,7 +226,7 @@ impl Thread {
 /// As [`fetch`], and if the device refuses.
 fn fetch_by_gds(
     read: &Read,
-    to: Lease,
+    to: &mut [u8],
     target: GdsTarget,
     shared: &Shared,
     storage: &dyn Storage,
@@ -235,7 +245,7 @@ fn fetch_by_gds(
     let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
     // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of
-    // its end; the lease belongs to this read.
+    // its end.
     let result = unsafe {
         match target {
             GdsTarget::Slots => {
@@ -244,7 +254,7 @@ fn fetch_by_gds(
             }
             GdsTarget::Buffer(address) => storage
                 .read(&value.file, &[(begin, len, address)])
-                .and_then(|()| storage.copy_back(address, to.span().part(0, len))),
+                .and_then(|()| storage.copy_back(address, &mut to[..len])),
         }
     };
     result.map_err(within)?;
@@ -261,28 +271,29 @@ mod tests {
     use crossbeam_channel::unbounded;
 
     use super::*;
-    use crate::memory::HostBlock;
+    use crate::memory::{HostArena, HostBlock};
     use crate::messages::{ReadRange, Wave, WaveLimits};
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
     use crate::store::tests_hooked::Hooked;
 
     /// An upload that copies nothing. It is done when the flag is set.
-    struct Told(Arc<AtomicBool>);
+    struct Told(Arc<AtomicBool>, Option<Lease>);
 
     impl Upload for Told {
-        unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
-            assert_eq!(copies.len(), 1);
+        unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()> {
+            assert_eq!((&from[..], copies), (&[7; 16][..], &[(0, 16, 0)][..]));
+            assert!(self.1.replace(from).is_none(), "the copies before were not waited for");
             Ok(())
         }
         fn is_done(&self) -> Result<bool> {
             Ok(self.0.load(Ordering::SeqCst))
         }
-        fn wait(&self) -> Result<f64> {
-            while !self.is_done()? {
+        fn wait(&mut self) -> (Option<Lease>, Result<f64>) {
+            while !self.is_done().unwrap() {
                 std::thread::yield_now();
             }
-            Ok(0.0)
+            (self.1.take(), Ok(0.0))
         }
     }
 
@@ -294,7 +305,7 @@ mod tests {
             WaveLimits { encoded: 0, decoded: 0, chunks: 0 }
         }
         fn upload(&self) -> Result<Box<dyn Upload>> {
-            Ok(Box::new(Self(Arc::clone(&self.0))))
+            Ok(Box::new(Self(Arc::clone(&self.0), None)))
         }
         fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
             Ok(None)
@@ -302,12 +313,14 @@ mod tests {
         fn launch(&self, _: usize, _: Wave) {}
     }
 
-    /// Waits for an event, and returns it as text with the number of its read.
+    /// Waits for an event, and returns it as text with the number of its read. Checks that memory comes back.
     fn next(events: &Receiver<Event>) -> String {
         match events.recv_timeout(Duration::from_secs(20)).expect("nothing happened") {
             Event::Uploading => "uploading".into(),
-            Event::Uploaded(group, Ok(Some(16))) => format!("uploaded {group}"),
-            Event::Fetched(group, Err(e)) => format!("failed {group}: {e}"),
+            Event::Uploaded(ReadDone { group, to, result: Ok(Some(16)) }) => {
+                format!("uploaded {group} of {}", to.len())
+            }
+            Event::Fetched(ReadDone { group, result: Err(e), .. }) => format!("failed {group}: {e}"),
             _ => "something else".into(),
         }
     }
@@ -343,13 +356,11 @@ mod tests {
                 events: sender,
                 stop: Arc::new(AtomicBool::new(false)),
             };
-            let memory = HostBlock::map(512).unwrap();
+            let mut memory = HostArena::new(HostBlock::map(4096).unwrap());
             let done = Arc::new(AtomicBool::new(before));
-            let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done), None)), &shared).unwrap();
             for group in [0, 1] {
-                let span = Span { address: memory.address() + 256 * group, len: 16 };
-                // SAFETY: the memory outlives the threads, and each read has its own.
-                let to = unsafe { Lease::new(span) };
+                let to = memory.take(16).unwrap();
                 let read = Read {
                     group,
                     array: 0,
@@ -377,11 +388,11 @@ mod tests {
                 done.store(true, Ordering::SeqCst);
                 threads.report_copies(&shared);
             }
-            assert_eq!(next(&events), "uploaded 0");
+            assert_eq!(next(&events), "uploaded 0 of 16");
             threads.report_copies(&shared);
             assert!(events.try_recv().is_err(), "it is told once");
             allow.send(()).unwrap();
-            assert_eq!((next(&events), next(&events)), ("uploading".into(), "uploaded 1".into()));
+            assert_eq!((next(&events), next(&events)), ("uploading".into(), "uploaded 1 of 16".into()));
         }
     }
 }

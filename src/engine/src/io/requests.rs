@@ -20,7 +20,7 @@ use crate::cache::Cache;
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result, panic_text};
 use crate::memory::Lease;
-use crate::messages::{Event, Read, Shared, Workers};
+use crate::messages::{Event, Read, ReadDone, Shared, Workers};
 use crate::nvtx;
 use crate::store::Runtime;
 
@@ -94,17 +94,19 @@ impl Tasks {
             drop(range);
             match looked {
                 Ok(len) => {
+                    let done = ReadDone { group: read.group, to, result: len.map(Some) };
                     // The receiver may be gone already: then nobody waits for this read.
-                    let _ = self.shared.events.send(Event::Fetched(read.group, len.map(Some)));
+                    let _ = self.shared.events.send(Event::Fetched(done));
                 }
                 Err(miss) => self.read(read, to, miss),
             }
         }
     }
 
-    fn read(&self, read: Read, to: Lease, miss: CacheMiss) {
+    fn read(&self, read: Read, mut to: Lease, miss: CacheMiss) {
         self.spawn(move |shared, limiter| async move {
-            Event::Fetched(read.group, fetch(&read, to, miss, &shared, Some(&limiter)).await)
+            let result = fetch(&read, &mut to, miss, &shared, Some(&limiter)).await;
+            Event::Fetched(ReadDone { group: read.group, to, result })
         });
     }
 

@@ -25,12 +25,25 @@ pub struct Arena {
 }
 
 /// A range that was handed out. It must go back through [`Arena::release`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a range that isn't released stays reserved"]
 pub struct Range {
     /// From the start of the block.
-    pub offset: usize,
+    pub(super) offset: usize,
     /// Bytes, rounded up to [`ALIGN`].
-    pub len: usize,
+    pub(super) len: usize,
+}
+
+impl Range {
+    /// The offset of the first byte in the block.
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes, rounded up to [`ALIGN`].
+    pub const fn bytes(&self) -> usize {
+        self.len
+    }
 }
 
 /// Returns the bytes that an allocation of `bytes` takes: a multiple of [`ALIGN`], at least one.
@@ -179,10 +192,11 @@ mod tests {
                     }
                 } else {
                     let at = which.index(held.len());
+                    let range = held.swap_remove(at);
                     if bytes % 2 == 0 {
-                        held[at] = arena.shrink(held[at], bytes);
+                        held.push(arena.shrink(range, bytes));
                     } else {
-                        arena.release(held.swap_remove(at));
+                        arena.release(range);
                     }
                 }
                 prop_assert_eq!(arena.available() + held.iter().map(|h| h.len).sum::<usize>(), arena.capacity());

@@ -1,5 +1,8 @@
 //! The messages between the scheduler and other threads: the work that it hands out, and the events that come back.
-//! Addresses in work are valid until the matching [`Event`] arrives.
+//!
+//! Work owns the memory that it uses: a read has a lease of its destination, a chunk to be decoded has its part of a read
+//! and a lease of its output. The event that ends the work brings them back, and only then can the scheduler use the
+//! memory again. Device addresses, and the addresses in jobs, are numbers. They are valid until the event arrives.
 //!
 //! ```text
 //! planner ─ plans ─> scheduler ─ reads ──> io: threads for local stores, tasks for remote ones ──┐
@@ -15,8 +18,8 @@ mod task;
 mod wave;
 mod workers;
 
-pub(crate) use read::{Fetch, GdsTarget, GroupId, Read, ReadRange};
-pub(crate) use task::{Assembly, Decode, Item, Outcome, Served, Task};
+pub(crate) use read::{Fetch, GdsTarget, GroupId, Payload, Read, ReadDone, ReadRange};
+pub(crate) use task::{Assembly, Decode, Item, ItemDone, Outcome, Served, Task, TaskDone};
 pub(crate) use wave::{Content, Lanes, Storage, Upload, Wave, WaveChunk, WaveDone, WaveLimits};
 pub(crate) use workers::{Workers, spawn};
 
@@ -40,20 +43,18 @@ pub(crate) type Handle = u32;
 pub(crate) enum Event {
     /// The planner planned the next batch.
     Planned(Box<Plan>),
-    /// A read ended: the bytes read, or `None` if the key does not exist. If the number is larger than the destination,
-    /// nothing was read, and the number is the size of the value.
-    Fetched(GroupId, Result<Option<usize>>),
+    /// A read ended.
+    Fetched(ReadDone),
     /// A read with uploads has ended, and its bytes are being copied to the device. [`Event::Uploaded`] follows.
     Uploading,
-    /// The uploads of a read ended. It comes in place of [`Event::Fetched`], with the same result.
-    Uploaded(GroupId, Result<Option<usize>>),
+    /// The uploads of a read ended. It comes in place of [`Event::Fetched`].
+    Uploaded(ReadDone),
     /// A shard's index was read; `None` if there is no such shard.
     Index(ShardId, Result<Option<Arc<ShardIndex>>>),
-    /// A task of the decode threads ended: the outcome of each chunk, the uses that were served, and the chunks whose
-    /// memory the ready jobs have read.
-    Decoded(Vec<Outcome>, Vec<Served>, Vec<Handle>),
-    /// A lane has copied the bytes of chunks to the device: for each read the number of its chunks.
-    Copied(Vec<(GroupId, u32)>),
+    /// A task of the decode threads ended.
+    Decoded(TaskDone),
+    /// A lane has copied these bytes of chunks to the device.
+    Copied(Vec<Payload>),
     /// A lane finished a wave.
     Wave(WaveDone),
     /// The host program lent device memory.

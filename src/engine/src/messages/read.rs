@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
-use crate::memory::Lease;
+use crate::memory::{Lease, Part};
 use crate::store::ByteRange;
 
 /// The number of a read. It also stands for the memory that the read filled, until all its chunks are done with it.
@@ -13,7 +13,7 @@ pub(crate) type GroupId = u64;
 /// Reads encoded chunks and shard indexes for the scheduler.
 pub(crate) trait Fetch: Send {
     /// Starts a read to `to`. [`crate::messages::Event::Fetched`] follows, or [`crate::messages::Event::Uploading`] and
-    /// then [`crate::messages::Event::Uploaded`].
+    /// then [`crate::messages::Event::Uploaded`]. Both bring `to` back.
     fn read(&mut self, read: Read, to: Lease);
     /// Starts to read the index of the shard at `key`. [`crate::messages::Event::Index`] follows.
     fn index(&mut self, shard: ShardId, key: String);
@@ -42,6 +42,23 @@ pub(crate) struct Read {
     pub pieces: Vec<(usize, usize)>,
     /// Where GPUDirect Storage reads the file to. `None`: it is not used.
     pub gds: Option<GdsTarget>,
+}
+
+/// The end of a read.
+pub(crate) struct ReadDone {
+    pub group: GroupId,
+    /// The memory that was leased to the read.
+    pub to: Lease,
+    /// The bytes that were read, or `None` if the key does not exist. If the number is larger than the destination,
+    /// nothing was read, and the number is the size of the value.
+    pub result: Result<Option<usize>>,
+}
+
+/// The bytes of one chunk, in the memory of the read that brought them.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    pub group: GroupId,
+    pub bytes: Part,
 }
 
 /// Where GPUDirect Storage reads a file to.

@@ -2,9 +2,9 @@
 
 use dali_zarr_kernels::{Job, Layout};
 
-use super::Handle;
+use super::{Handle, Payload};
 use crate::error::Result;
-use crate::memory::Span;
+use crate::memory::Lease;
 use crate::plan::ChunkId;
 
 /// Decodes on the CPU for the scheduler, and assembles batches that are delivered there.
@@ -49,10 +49,10 @@ impl Assembly {
 pub(crate) struct Item {
     pub id: ChunkId,
     pub handle: Handle,
-    pub encoded: Span,
-    pub decoded: Span,
-    /// Whether the chunk is uncompressed and was read to its final place. Then nothing is decoded.
-    pub in_place: bool,
+    /// Its encoded bytes. `None`: it is uncompressed and was read to `decoded`, so nothing is decoded.
+    pub encoded: Option<Payload>,
+    /// Where its decoded bytes go.
+    pub decoded: Lease,
     /// The chunk's jobs, as a range in [`Assembly::jobs`]. They run once the chunk is decoded.
     pub jobs: std::ops::Range<usize>,
 }
@@ -65,6 +65,20 @@ pub(crate) struct Task {
     /// Jobs of chunks that were decoded before, or are missing. They run after all items, also when items fail.
     pub ready_jobs: std::ops::Range<usize>,
     /// Chunks whose memory the ready jobs read.
+    pub pinned: Vec<Handle>,
+}
+
+/// The end of an [`Item`]: its result, and its memory.
+pub(crate) struct ItemDone {
+    pub outcome: Outcome,
+    pub encoded: Option<Payload>,
+    pub decoded: Lease,
+}
+
+/// The end of a [`Task`].
+pub(crate) struct TaskDone {
+    pub items: Vec<ItemDone>,
+    pub served: Vec<Served>,
     pub pinned: Vec<Handle>,
 }
 

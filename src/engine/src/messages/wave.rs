@@ -1,17 +1,17 @@
 //! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. Also the traits by which
 //! the scheduler knows a GPU.
 //!
-//! `unsafe` is allowed here: methods of the traits require that the caller keeps memory alive until a transfer ends.
+//! `unsafe` is allowed here: methods of the traits write to device addresses, for which the caller vouches.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::sync::Arc;
 
-use super::{Assembly, GroupId, Handle, Outcome, Served};
+use super::{Assembly, Handle, Outcome, Payload, Served};
 use crate::budget::DeviceBudget;
 use crate::error::Result;
-use crate::memory::Span;
+use crate::memory::Lease;
 use crate::plan::ChunkId;
 
 /// What the bytes of a chunk in a wave are.
@@ -27,13 +27,11 @@ pub(crate) enum Content {
 pub(crate) struct WaveChunk {
     pub id: ChunkId,
     pub handle: Handle,
-    /// Its bytes, in page-locked memory.
-    pub bytes: Span,
-    /// The address that `bytes` are copied from: their own address, or one in the GDS buffer on the device.
+    /// The number of its bytes.
+    pub bytes: usize,
+    /// The address that they are copied from: that of the chunk's [`Payload`], or one in the GDS buffer on the device.
     pub source: u64,
     pub content: Content,
-    /// The read whose memory `bytes` lies in.
-    pub group: GroupId,
     /// The version of the object that was read, if the read asked for one.
     pub version: Option<Arc<str>>,
     /// Device address of its slot.
@@ -47,6 +45,8 @@ pub(crate) struct WaveChunk {
 #[derive(Default)]
 pub(crate) struct Wave {
     pub chunks: Vec<WaveChunk>,
+    /// The bytes of each chunk in `chunks`, in page-locked memory. Empty once they are copied.
+    pub payloads: Vec<Payload>,
     pub assembly: Assembly,
     /// Jobs of chunks that were decoded before, or are missing, as a range in [`Assembly::jobs`].
     pub ready_jobs: std::ops::Range<usize>,
@@ -54,20 +54,6 @@ pub(crate) struct Wave {
     pub uploads: Vec<(u64, Vec<u8>)>,
     /// Chunks whose memory the ready jobs read.
     pub pinned: Vec<Handle>,
-}
-
-impl Wave {
-    /// Returns the reads that brought its chunks, and the number of chunks of each. A read may come more than once.
-    pub fn groups(&self) -> Vec<(GroupId, u32)> {
-        let mut groups: Vec<(GroupId, u32)> = Vec::new();
-        for chunk in &self.chunks {
-            match groups.last_mut() {
-                Some((group, n)) if *group == chunk.group => *n += 1,
-                _ => groups.push((chunk.group, 1)),
-            }
-        }
-        groups
-    }
 }
 
 /// The results of a wave.
@@ -98,27 +84,25 @@ impl From<&DeviceBudget> for WaveLimits {
 }
 
 /// The copy stream of a thread that reads. It copies to the device what was read, while the thread reads the next
-/// chunk. Dropping it waits until all copies are done.
+/// chunk. It has the lease of what it copies. Dropping it waits until all copies are done.
 pub(crate) trait Upload: Send {
-    /// Starts copying each span of page-locked memory to its device address.
+    /// Starts copying parts of page-locked memory to the device: offset in `from`, bytes, device address. The copies of
+    /// the last call must be done, and `from` taken back by [`Self::wait`].
     ///
     /// # Errors
-    /// If the device refuses a copy. Copies that were started before go on.
+    /// If the device refuses a copy. The copies that were started before have ended then.
     ///
     /// # Safety
-    /// The spans must not change, and the destinations must have room for them, until [`Self::wait`] or
-    /// [`Self::is_done`] has said that all copies are done.
-    unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()>;
+    /// Each device address must have room for its part until [`Self::wait`] returns.
+    unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()>;
     /// Whether all copies are done.
     ///
     /// # Errors
     /// If a copy failed.
     fn is_done(&self) -> Result<bool>;
-    /// Sleeps until all copies are done. Returns the seconds that the copies of the last [`Self::start`] took.
-    ///
-    /// # Errors
-    /// If a copy failed.
-    fn wait(&self) -> Result<f64>;
+    /// Sleeps until all copies are done. Returns the lease of the last [`Self::start`] (`None` if it was returned
+    /// before), and the seconds that its copies took, or an error if a copy failed.
+    fn wait(&mut self) -> (Option<Lease>, Result<f64>);
 }
 
 /// GPUDirect Storage for one thread that reads: it reads files to the device without a copy in host memory.
@@ -138,8 +122,8 @@ pub(crate) trait Storage: Send {
     /// If the device refuses.
     ///
     /// # Safety
-    /// There must be `to.len` bytes at `from`, and nothing else may use `to`.
-    unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()>;
+    /// There must be as many bytes at `from` as `to` has.
+    unsafe fn copy_back(&self, from: u64, to: &mut [u8]) -> Result<()>;
 }
 
 /// The lanes of a GPU. A lane takes one wave at a time.

@@ -8,15 +8,15 @@ use crate::error::Result;
 use crate::gpu;
 use crate::gpu::driver::{CuFile, Device};
 use crate::memory::arena::Arena;
-use crate::memory::{HostBlock, Pool};
+use crate::memory::{HostArena, HostBlock, Pool};
 use crate::messages::{Lanes, Shared};
-use crate::scheduler::Block;
+use crate::scheduler::DeviceArena;
 
 /// The memory of a reader, reserved.
 pub(super) struct Memory {
-    pub staging: Block,
-    pub slots: Option<Block>,
-    pub gds_buffer: Option<Block>,
+    pub staging: HostArena,
+    pub slots: Option<DeviceArena>,
+    pub gds_buffer: Option<DeviceArena>,
     /// Whether GPUDirect Storage reads files to the device.
     pub gds: bool,
     pub pools: Vec<Arc<Pool>>,
@@ -30,8 +30,7 @@ impl Memory {
     /// # Errors
     /// If the system refuses.
     pub fn on_host(budget: &Budget, outputs: &[OutputInfo], batch_size: usize) -> Result<Self> {
-        let block = HostBlock::map(budget.host.block)?;
-        let staging = Block { arena: Arena::new(budget.host.block), base: block.address() };
+        let staging = HostArena::new(HostBlock::map(budget.host.block)?);
         let pool = |o: &OutputInfo| Pool::new(o.batch_bytes(batch_size), budget.host.idle);
         Ok(Self {
             staging,
@@ -40,7 +39,7 @@ impl Memory {
             gds: false,
             pools: outputs.iter().map(pool).collect(),
             lanes: None,
-            owned: vec![Box::new(block)],
+            owned: Vec::new(),
         })
     }
 
@@ -56,10 +55,11 @@ impl Memory {
         cufile: Option<&'static CuFile>,
     ) -> Result<Self> {
         let g = gpu::open(device, budget, needs, shared, cufile)?;
+        let arena = |(base, bytes): (u64, usize)| DeviceArena { arena: Arena::new(bytes), base };
         Ok(Self {
-            staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
-            slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
-            gds_buffer: g.gds_buffer.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
+            staging: HostArena::new(g.staging),
+            slots: Some(arena(g.slots)),
+            gds_buffer: g.gds_buffer.map(arena),
             gds: cufile.is_some(),
             pools: Vec::new(),
             lanes: Some(g.lanes),

@@ -1,19 +1,15 @@
 //! Decides which wanted chunks are read now: in the order of need. A chunk is admitted only if all the memory that it
 //! needs until it is decoded can be reserved. For chunks that share an object with others see [`super::merging`].
-//!
-//! `unsafe` is allowed here: reserved memory is leased to reads.
-
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::chunks::{ChunkState, Wanted};
+use super::chunks::{ChunkState, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::Group;
 use crate::chunk_index::{Location, Place, Route};
 use crate::error::Result;
-use crate::memory::{Lease, Span, arena};
+use crate::memory::{Lease, arena};
 use crate::messages::{GdsTarget, Handle, Read, ReadRange};
 use crate::plan::ChunkId;
 
@@ -91,7 +87,7 @@ impl Scheduler {
 
     /// Returns the part of an output to which the chunk is decoded directly, without a slot. `None` if no part of an
     /// output is a copy of the whole chunk, or if the chunk must be kept for another batch.
-    fn output_span(&self, handle: Handle) -> Option<Span> {
+    fn output_part(&self, handle: Handle) -> Option<OutputPart> {
         if self.on_gpu() {
             return None;
         }
@@ -116,7 +112,7 @@ impl Scheduler {
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
         let decoded = arena::rounded(self.chunks[handle].place.decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
-        (host_decoded, if self.output_span(handle).is_some() { 0 } else { decoded })
+        (host_decoded, if self.output_part(handle).is_some() { 0 } else { decoded })
     }
 
     /// Reserves the memory that a chunk needs while and after it is decoded.
@@ -125,41 +121,44 @@ impl Scheduler {
     /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
         let decoded = self.chunks[handle].place.decoded;
-        let output_span = self.output_span(handle);
-        let slot = match output_span {
-            Some(_) => None,
-            None => Some(self.memory.take(MemoryKind::Slots, decoded).ok_or(MemoryKind::Slots)?),
-        };
-        let mut host_decoded = None;
-        if self.decodes_on_host(handle) {
-            host_decoded = self.memory.take(MemoryKind::Staging, decoded);
-            if host_decoded.is_none() {
-                slot.into_iter().for_each(|slot| self.memory.release(MemoryKind::Slots, slot));
-                return Err(MemoryKind::Staging);
-            }
+        let part = self.output_part(handle);
+        if let Some(lease) = part.and_then(|part| self.batches.lend_part(part, decoded)) {
+            let chunk = &mut self.chunks[handle];
+            (chunk.decoded, chunk.output) = (Some(lease), part);
+            return Ok(());
         }
-        let chunk = &mut self.chunks[handle];
-        (chunk.slot, chunk.output_span, chunk.host_decoded) = (slot, output_span, host_decoded);
+        if !self.on_gpu() {
+            self.chunks[handle].decoded = Some(self.memory.take_staging(decoded).ok_or(MemoryKind::Slots)?);
+            return Ok(());
+        }
+        let slot = self.memory.take_slot(decoded).ok_or(MemoryKind::Slots)?;
+        if self.decodes_on_host(handle) {
+            let Some(host_decoded) = self.memory.take_staging(decoded) else {
+                self.memory.release_slot(slot);
+                return Err(MemoryKind::Staging);
+            };
+            self.chunks[handle].decoded = Some(host_decoded);
+        }
+        self.chunks[handle].slot = Some(slot);
         Ok(())
+    }
+
+    /// Gives back the memory that was reserved for the decoded bytes of a chunk. No thread may have it.
+    pub(super) fn release_decoded(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
+        match (chunk.decoded.take(), chunk.output.take()) {
+            (Some(lease), Some(part)) => self.batches.give_back(part, lease),
+            (Some(lease), None) => self.memory.give_back(lease),
+            (None, _) => {}
+        }
+        if let Some(slot) = chunk.slot.take() {
+            self.memory.release_slot(slot);
+        }
     }
 
     /// Whether the thread that reads the chunk also copies it to its slot on the device.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
         self.on_gpu() && self.chunks[handle].place.uploads()
-    }
-
-    /// Returns where the CPU writes the chunk's decoded bytes.
-    pub(super) fn decoded_span(&self, handle: Handle) -> Span {
-        let chunk = &self.chunks[handle];
-        if let Some(output_span) = chunk.output_span {
-            return output_span;
-        }
-        let (kind, range) = match (chunk.host_decoded, chunk.slot) {
-            (Some(host_decoded), _) => (MemoryKind::Staging, host_decoded),
-            (None, Some(slot)) => (MemoryKind::Slots, slot),
-            (None, None) => unreachable!("reserved on admission"),
-        };
-        self.memory.span(kind, range, chunk.place.decoded)
     }
 
     /// Admits a chunk that is the whole value of a key. Returns false if memory is short.
@@ -183,36 +182,45 @@ impl Scheduler {
             self.shortage = shortage(kind);
             return false;
         }
-        let (to, staging) = if in_place {
-            (self.decoded_span(handle), None)
-        } else {
-            let Some(staging) = self.memory.take(MemoryKind::Staging, most) else {
-                self.memory.release_decoded(&mut self.chunks[handle]);
-                self.shortage = shortage(MemoryKind::Staging);
-                return false;
-            };
-            (self.memory.span(MemoryKind::Staging, staging, most), Some(staging))
+        let to = match in_place {
+            true => self.chunks[handle].decoded.take(),
+            false => self.memory.take_staging(most),
+        };
+        let Some(to) = to else {
+            self.release_decoded(handle);
+            self.shortage = shortage(MemoryKind::Staging);
+            return false;
         };
         let gds_buffer = match self.reserve_gds_buffer(handle, most) {
             Ok(gds_buffer) => gds_buffer,
             Err(kind) => {
-                staging.into_iter().for_each(|staging| self.memory.release(MemoryKind::Staging, staging));
-                self.memory.release_decoded(&mut self.chunks[handle]);
+                self.end_lease(to, in_place.then_some(handle));
+                self.release_decoded(handle);
                 self.shortage = shortage(kind);
                 return false;
             }
         };
-        let mut group = Group::new(vec![(handle, 0, None)], to, self.chunks[handle].place.remote);
-        (group.staging, group.gds_buffer) = (staging, gds_buffer);
-        self.read(group, (None, range, None), id);
+        let mut group = Group::new(vec![(handle, 0, None)], self.chunks[handle].place.remote);
+        (group.in_place, group.gds_buffer) = (in_place, gds_buffer);
+        self.read(group, to, (None, range, None), id);
         true
     }
 
-    /// Starts one read for the chunks of `group`. They lie in one value, or in one object with this name and version.
+    /// Takes back the destination of a read that brought nothing. If it was read `in_place`, the memory goes to this
+    /// chunk.
+    pub(super) fn end_lease(&mut self, to: Lease, in_place: Option<Handle>) {
+        match in_place {
+            Some(handle) => self.chunks[handle].decoded = Some(to),
+            None => self.memory.give_back(to),
+        }
+    }
+
+    /// Starts one read to `to` for the chunks of `group`. They lie in one value, or in one object with this name and version.
     /// `of` is any one of these chunks.
     pub(super) fn read(
         &mut self,
         group: Group,
+        to: Lease,
         (object, range, version): (Option<Arc<str>>, ReadRange, Option<Arc<str>>),
         of: ChunkId,
     ) {
@@ -220,9 +228,9 @@ impl Scheduler {
         for &(handle, offset, _) in &group.chunks {
             self.chunks[handle].state = ChunkState::Fetching;
             if self.is_uploaded(handle)
-                && let Some(slot) = self.chunks[handle].slot
+                && let Some(slot) = &self.chunks[handle].slot
             {
-                let address = self.memory.address(MemoryKind::Slots, slot);
+                let address = self.memory.slot_address(slot);
                 uploads.push((offset, self.chunks[handle].place.decoded, address));
             }
         }
@@ -231,12 +239,11 @@ impl Scheduler {
             None => Vec::new(),
         };
         // GPUDirect Storage is used for all chunks of a read, or for none.
-        let gds = match group.gds_buffer {
-            Some(range) => Some(GdsTarget::Buffer(self.memory.address(MemoryKind::GdsBuffer, range))),
+        let gds = match &group.gds_buffer {
+            Some(range) => Some(GdsTarget::Buffer(self.memory.gds_address(range))),
             None if self.gds && uploads.len() == group.chunks.len() && self.in_files(of) => Some(GdsTarget::Slots),
             None => None,
         };
-        let to = group.to;
         let key = self.shared.chunk_index.key(of);
         let group = self.reads.begin(group);
         let read = Read {
@@ -247,14 +254,12 @@ impl Scheduler {
             object,
             range,
             version,
-            len: to.len,
+            len: to.len(),
             uploads,
             pieces,
             gds,
         };
-        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives the
-        // threads that read.
-        self.backends.fetch.read(read, unsafe { Lease::new(to) });
+        self.backends.fetch.read(read, to);
     }
 
     /// Whether the values of the chunk's store are files.
@@ -277,6 +282,6 @@ impl Scheduler {
             && bytes <= self.memory.capacity(kind)
             && self.chunks[handle].place.route == Route::Gpu
             && self.in_files(self.chunks[handle].id);
-        if applies { self.memory.take(kind, bytes).map(Some).ok_or(kind) } else { Ok(None) }
+        if applies { self.memory.take_gds_buffer(bytes).map(Some).ok_or(kind) } else { Ok(None) }
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{Job, Layout, Op, Source};
 
-use super::chunks::{Chunk, ChunkState};
+use super::chunks::{Chunk, ChunkState, OutputPart};
 use super::{Finished, Rules};
 use crate::assemble::copied_bytes;
 use crate::batch::{Batch, DeviceBuffers};
 use crate::error::{Error, Result};
-use crate::memory::{HostBuffer, Pool, Span};
+use crate::memory::{HostBuffer, Lease, Pool};
 use crate::messages::{Assembly, Handle, Served};
 use crate::plan::BatchPlan;
 
@@ -47,6 +47,11 @@ impl Planned {
     /// Returns the `CUevent` after which its outputs may be written, if there is one.
     pub fn ready(&self) -> Option<u64> {
         self.lent.as_ref().map(|l| l.ready).filter(|&event| event != 0)
+    }
+
+    /// Whether no part of its outputs is lent.
+    pub fn is_whole(&self) -> bool {
+        self.host.iter().all(HostBuffer::is_whole)
     }
 
     /// Writes `bytes` to the last output, if it lies in host memory.
@@ -182,7 +187,7 @@ impl Batches {
             }
             OutputMemory::Pools(pools) => {
                 batch.host = pools.iter().map(Pool::take).collect::<Result<_>>()?;
-                batch.outputs = batch.host.iter().map(|b| b.span().address).collect();
+                batch.outputs = batch.host.iter().map(|buffer| buffer.as_ptr() as u64).collect();
                 batch.host.iter_mut().zip(&batch.plan.bytes).for_each(|(buffer, &bytes)| buffer.shorten(bytes));
             }
         }
@@ -288,6 +293,7 @@ impl Batches {
         self.active = self.active.saturating_sub(1);
         self.planned_jobs -= batch.plan.jobs.len();
         self.untaken += 1;
+        debug_assert!(!done || batch.is_whole(), "a batch is finished while a part of it is lent");
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
             None => {
                 let (lengths, names) = (batch.plan.lengths, batch.plan.names);
@@ -315,11 +321,27 @@ impl Batches {
 
     /// Returns the place of a decoded chunk in an output, if the only job of a use copies the whole chunk of `decoded`
     /// bytes.
-    pub fn whole_copy(&self, (number, chunk_use): (u64, u32), ops: &[Op], decoded: usize) -> Option<Span> {
-        let batch = self.get(number)?;
-        let jobs = &batch.plan.jobs[batch.plan.uses[chunk_use as usize].jobs.clone()];
-        is_whole_copy(jobs, ops, decoded)
-            .then(|| Span { address: batch.outputs[jobs[0].output as usize] + jobs[0].dst, len: decoded })
+    pub fn whole_copy(&self, (number, chunk_use): (u64, u32), ops: &[Op], decoded: usize) -> Option<OutputPart> {
+        let plan = &self.get(number)?.plan;
+        let jobs = &plan.jobs[plan.uses[chunk_use as usize].jobs.clone()];
+        is_whole_copy(jobs, ops, decoded).then(|| OutputPart {
+            batch: number,
+            output: jobs[0].output as usize,
+            offset: jobs[0].dst as usize,
+        })
+    }
+
+    /// Leases `bytes` bytes of an output. `None` if some of them are leased already.
+    pub fn lend_part(&mut self, part: OutputPart, bytes: usize) -> Option<Lease> {
+        self.get_mut(part.batch)?.host.get_mut(part.output)?.lend(part.offset, bytes)
+    }
+
+    /// Takes the lease of a part of an output back.
+    pub fn give_back(&mut self, part: OutputPart, lease: Lease) {
+        // A batch that was delivered before all its chunks were decoded has failed. Nobody uses its memory again.
+        if let Some(buffer) = self.get_mut(part.batch).and_then(|batch| batch.host.get_mut(part.output)) {
+            buffer.give_back(lease);
+        }
     }
 }
 

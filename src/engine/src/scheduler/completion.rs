@@ -7,9 +7,10 @@ use super::Scheduler;
 use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
+use super::reads::Member;
 use crate::chunk_index::{Location, Route};
 use crate::error::{Error, Result};
-use crate::messages::{Assembly, GroupId, Handle, Item, Outcome, Served, Task};
+use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent};
 
@@ -19,46 +20,73 @@ const TASK_BYTES: usize = 256 << 10;
 impl Scheduler {
     // ---- reads ----
 
-    pub(super) fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
-        let Some((members, to)) = self.reads.take_members(id) else { return };
+    /// Handles the end of a read: its chunks go to decoders, or are resolved.
+    pub(super) fn fetched(&mut self, ReadDone { group: id, to, result }: ReadDone) {
+        let Some((members, in_place)) = self.reads.take_members(id) else { return };
+        let in_place = members.first().filter(|_| in_place).map(|&(handle, ..)| handle);
         let read = match result {
-            Ok(Some(read)) if read <= to.len => read,
-            Ok(Some(bytes)) => {
-                for (handle, ..) in members {
-                    self.oversized(id, handle, bytes);
-                }
-                return;
-            }
+            Ok(Some(read)) if read <= to.len() => read,
             other => {
-                // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
-                let again = members.len() > 1 && other.is_err();
-                for (handle, ..) in members {
-                    self.reads.release(id, 1, &mut self.memory);
-                    if again && matches!(self.chunks[handle].place.location, Location::Range(_)) {
-                        self.read_unmerged(handle);
-                        continue;
-                    }
-                    let chunk = &self.chunks[handle];
-                    let state = match &other {
-                        Err(e) => ChunkState::Failed(e.clone()),
-                        // The shard was deleted after its index was read. Its chunks must not become fill values.
-                        _ if matches!(chunk.place.location, Location::Shard(..)) => {
-                            let gone = Error::runtime("the shard vanished while it was read");
-                            ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id)))
-                        }
-                        _ => ChunkState::Missing,
-                    };
-                    self.resolve(handle, state);
-                }
+                self.end_lease(to, in_place);
+                self.reads.forget(id, &mut self.memory);
+                self.not_fetched(&members, &other);
                 return;
             }
         };
         Stats::add(&self.shared.stats.chunks_read, members.len() as u64);
-        self.reads.shrink(id, read, &mut self.memory);
+        match in_place {
+            Some(handle) => {
+                self.chunks[handle].decoded = Some(to);
+                self.reads.forget(id, &mut self.memory);
+            }
+            None => {
+                let mut bytes = self.memory.shorten(to, read).share();
+                for &(handle, offset, len) in &members {
+                    if !self.is_uploaded(handle) {
+                        let bytes = bytes.part(offset, len.unwrap_or(read));
+                        self.chunks[handle].payload = Some(Payload { group: id, bytes });
+                    }
+                }
+                self.reads.keep(id, bytes, &mut self.memory);
+            }
+        }
+        self.distribute(&members);
+    }
+
+    /// Handles the chunks of a read that brought nothing: they are missing, oversized or failed.
+    fn not_fetched(&mut self, members: &[Member], result: &Result<Option<usize>>) {
+        if let Ok(Some(bytes)) = result {
+            members.iter().for_each(|&(handle, ..)| self.oversized(handle, *bytes));
+            return;
+        }
+        // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
+        let again = members.len() > 1 && result.is_err();
+        for &(handle, ..) in members {
+            if again && matches!(self.chunks[handle].place.location, Location::Range(_)) {
+                self.read_unmerged(handle);
+                continue;
+            }
+            let chunk = &self.chunks[handle];
+            let state = match result {
+                Err(e) => ChunkState::Failed(e.clone()),
+                // The shard was deleted after its index was read. Its chunks must not become fill values.
+                _ if matches!(chunk.place.location, Location::Shard(..)) => {
+                    let gone = Error::runtime("the shard vanished while it was read");
+                    ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id)))
+                }
+                _ => ChunkState::Missing,
+            };
+            self.resolve(handle, state);
+        }
+    }
+
+    /// Passes on chunks that were read: to decode threads, to lanes, or to the batches that need them, if the reading
+    /// thread has copied them to the device.
+    fn distribute(&mut self, members: &[Member]) {
         let on_gpu = self.on_gpu();
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
-        for (handle, offset, len) in members {
+        for &(handle, ..) in members {
             let uploaded = self.is_uploaded(handle);
             let chunk = &mut self.chunks[handle];
             if std::mem::replace(&mut chunk.read, true) {
@@ -67,11 +95,9 @@ impl Scheduler {
             if uploaded {
                 (chunk.state, chunk.layout) = (ChunkState::Ready, Layout::NONE);
                 Stats::add(&self.shared.stats.chunks_uncompressed, 1);
-                self.reads.release(id, 1, &mut self.memory);
                 self.serve_ready(handle, 1);
                 continue;
             }
-            chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
             let (route, decoded) = (chunk.place.route, chunk.place.decoded);
             if on_gpu && route != Route::Cpu {
                 self.queue_for_lane(handle);
@@ -94,10 +120,6 @@ impl Scheduler {
     pub(super) fn decode(&mut self, handles: &[Handle]) {
         let mut task = Task::default();
         for &handle in handles {
-            let decoded = self.decoded_span(handle);
-            let chunk = &self.chunks[handle];
-            let Some((_, encoded)) = chunk.payload else { continue };
-            let (id, output_span) = (chunk.id, chunk.output_span.is_some());
             let first = task.assembly.jobs.len();
             if self.on_gpu() {
                 let chunk = &mut self.chunks[handle];
@@ -106,17 +128,26 @@ impl Scheduler {
             } else {
                 self.serve_decoding(handle, &mut task.assembly);
                 // A chunk that is decoded to an output needs no job.
-                if output_span {
+                if self.chunks[handle].output.is_some() {
                     task.assembly.jobs.truncate(first);
                 }
             }
             let jobs = first..task.assembly.jobs.len();
-            task.items.push(Item { id, handle, encoded, decoded, in_place: encoded == decoded, jobs });
+            let chunk = &mut self.chunks[handle];
+            let decoded = chunk.decoded.take().expect("reserved on admission");
+            task.items.push(Item { id: chunk.id, handle, encoded: chunk.payload.take(), decoded, jobs });
         }
         let n = task.assembly.jobs.len();
         task.ready_jobs = n..n;
         self.tasks += 1;
         self.backends.decode.run(task);
+    }
+
+    /// Takes back the memory of a chunk from a decode thread.
+    pub(super) fn take_back(&mut self, ItemDone { outcome, encoded, decoded }: ItemDone) -> Outcome {
+        let chunk = &mut self.chunks[outcome.handle];
+        (chunk.payload, chunk.decoded) = (encoded, Some(decoded));
+        outcome
     }
 
     /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`.
@@ -128,7 +159,7 @@ impl Scheduler {
         chunk.state = ChunkState::Decoding;
         chunk.pins += 1;
         // A chunk that is decoded to an output serves only the user that it was admitted for.
-        let most = if chunk.output_span.is_some() { 1 } else { usize::MAX };
+        let most = if chunk.output.is_some() { 1 } else { usize::MAX };
         let served = self.batches.serve(chunk, from, most, assembly);
         Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
@@ -136,43 +167,46 @@ impl Scheduler {
     /// Returns where the jobs of a chunk read its elements.
     fn job_source(&self, handle: Handle) -> JobSource {
         let chunk = &self.chunks[handle];
-        match (&chunk.state, chunk.slot) {
-            (ChunkState::Missing, _) => JobSource::Missing,
-            (_, Some(slot)) => JobSource::Slot(self.memory.address(MemoryKind::Slots, slot), chunk.layout),
-            (_, None) => JobSource::Slot(0, Layout::NONE),
+        match (&chunk.state, &chunk.slot, &chunk.decoded) {
+            (ChunkState::Missing, ..) => JobSource::Missing,
+            (_, Some(slot), _) => JobSource::Slot(self.memory.slot_address(slot), chunk.layout),
+            (_, None, Some(lease)) => JobSource::Slot(lease.address(), chunk.layout),
+            (_, None, None) => JobSource::Slot(0, Layout::NONE),
         }
     }
 
     // ---- chunks that are decoded, missing or failed ----
 
-    /// Handles the end of a task or wave: its chunks are decoded or failed, and its jobs have run.
-    pub(super) fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[Handle]) {
+    /// Records that the jobs of a task or wave have run: these uses are served, and the ready jobs have read these chunks.
+    pub(super) fn served(&mut self, served: &[Served], pinned: &[Handle]) {
         self.batches.served(served);
         for &handle in pinned {
             self.chunks[handle].pins -= 1;
             self.keep_or_drop(handle);
         }
-        for Outcome { handle, result } in outcomes {
-            let chunk = &mut self.chunks[handle];
-            chunk.pins -= 1;
-            match result {
-                Ok(layout) => chunk.layout = layout,
-                Err(e) => {
-                    self.undecodable(handle, e);
-                    continue;
-                }
+    }
+
+    /// Handles the end of a chunk's task or wave: it is decoded or failed, and its jobs have run.
+    pub(super) fn completed(&mut self, Outcome { handle, result }: Outcome) {
+        let chunk = &mut self.chunks[handle];
+        chunk.pins -= 1;
+        match result {
+            Ok(layout) => chunk.layout = layout,
+            Err(e) => {
+                self.undecodable(handle, e);
+                return;
             }
-            chunk.serving.clear();
-            chunk.output_span = None;
-            chunk.state = ChunkState::Ready;
-            let (payload, slot) = (chunk.payload.take(), chunk.slot);
-            self.memory.release_host_decoded(chunk);
-            if let Some((group, _)) = payload {
-                self.reads.release(group, 1, &mut self.memory);
-            }
-            match slot {
-                Some(_) => self.serve_resolved(handle),
-                None => self.requeue(handle),
+        }
+        chunk.serving.clear();
+        chunk.state = ChunkState::Ready;
+        if let Some(payload) = chunk.payload.take() {
+            self.reads.release(payload, &mut self.memory);
+        }
+        match chunk.output {
+            None => self.serve_resolved(handle),
+            Some(_) => {
+                self.release_decoded(handle);
+                self.requeue(handle);
             }
         }
     }
@@ -211,13 +245,13 @@ impl Scheduler {
         }
         let chunk = &mut self.chunks[handle];
         let (serving, payload) = (std::mem::take(&mut chunk.serving), chunk.payload.take());
-        self.memory.release_decoded(chunk);
+        self.release_decoded(handle);
         if let ChunkState::Failed(e) = &state {
             serving.into_iter().for_each(|number| self.batches.fail_batch(number, e));
         }
-        chunk.state = state;
-        if let Some((group, _)) = payload {
-            self.reads.release(group, 1, &mut self.memory);
+        self.chunks[handle].state = state;
+        if let Some(payload) = payload {
+            self.reads.release(payload, &mut self.memory);
         }
         self.serve_resolved(handle);
     }
@@ -280,8 +314,8 @@ impl Scheduler {
         if chunk.pins > 0 || !chunk.state.is_resolved() {
             return;
         }
-        match (chunk.users.first(), chunk.slot) {
-            (Some(&(batch, _)), Some(_)) => {
+        match (chunk.users.first(), chunk.has_decoded()) {
+            (Some(&(batch, _)), true) => {
                 let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
                 // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
                 // window.
@@ -289,15 +323,15 @@ impl Scheduler {
                 if ahead <= self.memory.capacity(MemoryKind::Slots) || no_shortage {
                     self.chunks.keep(handle);
                 } else {
-                    self.memory.release_slot(chunk);
+                    self.release_decoded(handle);
                     self.requeue(handle);
                 }
             }
             // Missing or failed: it takes no memory.
-            (Some(_), None) => {}
-            (None, Some(_)) if late && no_shortage => self.chunks.keep(handle),
+            (Some(_), false) => {}
+            (None, true) if late && no_shortage => self.chunks.keep(handle),
             (None, _) => {
-                self.memory.release_slot(chunk);
+                self.release_decoded(handle);
                 self.chunks.remove(handle);
             }
         }
@@ -305,9 +339,8 @@ impl Scheduler {
 
     /// Frees the memory of a chunk whose merged read failed, and queues the chunk again. It will be read alone.
     fn read_unmerged(&mut self, handle: Handle) {
-        let chunk = &mut self.chunks[handle];
-        self.memory.release_decoded(chunk);
-        chunk.unmerged = true;
+        self.release_decoded(handle);
+        self.chunks[handle].unmerged = true;
         self.requeue(handle);
     }
 
@@ -323,7 +356,7 @@ impl Scheduler {
     pub(super) fn evict(&mut self, before: u64) -> bool {
         let Some(victim) = self.chunks.take_victim(before, self.batches.active_end()) else { return false };
         Stats::add(&self.shared.stats.evictions, 1);
-        self.memory.release_slot(&mut self.chunks[victim]);
+        self.release_decoded(victim);
         self.requeue(victim);
         true
     }

@@ -2,7 +2,6 @@
 
 use super::Scheduler;
 use super::chunks::ChunkState;
-use super::memory::MemoryKind;
 use super::waves::{WaitingChunk, WaveContext};
 use crate::chunk_index::Route;
 use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
@@ -17,7 +16,7 @@ impl Scheduler {
         self.waves.push(WaitingChunk {
             handle,
             content: if chunk.place.route == Route::Gpu { Content::Encoded } else { Content::Decoded },
-            bytes: chunk.payload.map_or(0, |(_, span)| span.len),
+            bytes: chunk.payload.as_ref().map_or(0, |payload| payload.bytes.len()),
             decoded: chunk.place.decoded,
             uses: chunk.users.iter().take_while(|(batch, _)| *batch < active_end).count() as u32,
         });
@@ -28,11 +27,11 @@ impl Scheduler {
     pub(super) fn decode_on_idle_cores(&mut self) {
         while self.broken.is_none()
             && let Some(WaitingChunk { handle, decoded, .. }) = self.waves.next_shared()
-            && let Some(host_decoded) = self.memory.take(MemoryKind::Staging, decoded)
+            && let Some(host_decoded) = self.memory.take_staging(decoded)
         {
             self.waves.begin_shared();
             let chunk = &mut self.chunks[handle];
-            chunk.host_decoded = Some(host_decoded);
+            chunk.decoded = Some(host_decoded);
             chunk.place.route = Route::Cpu;
             chunk.is_shared = true;
             Stats::add(&self.shared.stats.chunks_shared, 1);
@@ -43,7 +42,6 @@ impl Scheduler {
     /// Handles a chunk that the CPU has decoded for the GPU: frees the memory of its encoded bytes, and queues its
     /// decoded bytes for a lane.
     pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
-        let to = self.decoded_span(handle);
         let chunk = &mut self.chunks[handle];
         chunk.pins -= 1;
         if std::mem::take(&mut chunk.is_shared) {
@@ -53,9 +51,9 @@ impl Scheduler {
             self.undecodable(handle, e);
             return;
         }
-        let group = self.reads.hold(chunk.host_decoded.take(), to);
-        if let Some((encoded, _)) = chunk.payload.replace((group, to)) {
-            self.reads.release(encoded, 1, &mut self.memory);
+        let decoded = chunk.decoded.take().map(|lease| self.reads.hold(lease));
+        if let Some(encoded) = std::mem::replace(&mut chunk.payload, decoded) {
+            self.reads.release(encoded, &mut self.memory);
         }
         self.queue_for_lane(handle);
     }
@@ -87,23 +85,22 @@ impl Scheduler {
         let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
         for &WaitingChunk { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
-            // The lane reports the group as soon as the bytes are copied, which frees their memory.
-            let Some((group, bytes)) = chunk.payload.take() else { continue };
-            let (id, slot) = (chunk.id, chunk.slot);
+            let Some(payload) = chunk.payload.take() else { continue };
+            let (id, slot) = (chunk.id, chunk.slot.as_ref().map_or(0, |slot| self.memory.slot_address(slot)));
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);
             wave.chunks.push(WaveChunk {
                 id,
                 handle,
-                bytes,
-                source: self.reads.source(group, bytes, &self.memory),
-                version: self.reads.get(group).and_then(|read| read.version.clone()),
+                bytes: payload.bytes.len(),
+                source: self.reads.source(&payload, &self.memory),
+                version: self.reads.get(payload.group).and_then(|read| read.version.clone()),
                 content,
-                group,
-                slot: slot.map_or(0, |slot| self.memory.address(MemoryKind::Slots, slot)),
+                slot,
                 decoded_bytes: decoded,
                 jobs: first..wave.assembly.jobs.len(),
             });
+            wave.payloads.push(payload);
         }
         wave.ready_jobs = wave.assembly.jobs.len()..wave.assembly.jobs.len() + ready_jobs.len();
         wave.assembly.jobs.extend(ready_jobs);

@@ -1,8 +1,8 @@
-//! The memory for chunks. A range is taken before a chunk is read, and released when nobody uses its bytes any more.
+//! The memory for chunks. A range is taken before a chunk is read, and given back when nobody uses its bytes any more.
+//! Host memory is leased. Device memory has ranges and addresses, which nobody dereferences here.
 
-use super::Block;
-use super::chunks::Chunk;
-use crate::memory::{Span, arena};
+use super::DeviceArena;
+use crate::memory::{HostArena, Lease, arena};
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,89 +30,98 @@ pub(super) struct MemoryShortage {
 
 /// The blocks of memory for chunks.
 pub(super) struct ChunkMemory {
-    staging: Block,
+    staging: HostArena,
     /// `None`: decoded chunks lie in `staging`.
-    slots: Option<Block>,
-    gds_buffer: Option<Block>,
+    slots: Option<DeviceArena>,
+    gds_buffer: Option<DeviceArena>,
 }
 
 impl ChunkMemory {
-    pub fn new(staging: Block, slots: Option<Block>, gds_buffer: Option<Block>) -> Self {
+    pub fn new(staging: HostArena, slots: Option<DeviceArena>, gds_buffer: Option<DeviceArena>) -> Self {
         Self { staging, slots, gds_buffer }
     }
 
-    fn block(&self, kind: MemoryKind) -> Option<&Block> {
-        match kind {
-            MemoryKind::Staging => Some(&self.staging),
-            MemoryKind::Slots => Some(self.slots.as_ref().unwrap_or(&self.staging)),
-            MemoryKind::GdsBuffer => self.gds_buffer.as_ref(),
+    /// Leases `bytes` bytes of staging. `None` if no free range is long enough now.
+    pub fn take_staging(&mut self, bytes: usize) -> Option<Lease> {
+        self.staging.take(bytes)
+    }
+
+    /// Takes staging back.
+    pub fn give_back(&mut self, staging: Lease) {
+        self.staging.give_back(staging);
+    }
+
+    /// Keeps the first `bytes` bytes of staging, and frees the rest.
+    pub fn shorten(&mut self, staging: Lease, bytes: usize) -> Lease {
+        self.staging.shorten(staging, bytes)
+    }
+
+    /// Reserves device memory for `bytes` decoded bytes. `None` if no free range is long enough now.
+    pub fn take_slot(&mut self, bytes: usize) -> Option<arena::Range> {
+        self.slots.as_mut()?.arena.take(bytes)
+    }
+
+    /// Takes a slot in device memory back.
+    pub fn release_slot(&mut self, slot: arena::Range) {
+        if let Some(slots) = &mut self.slots {
+            slots.arena.release(slot);
         }
     }
 
-    fn block_mut(&mut self, kind: MemoryKind) -> Option<&mut Block> {
-        match kind {
-            MemoryKind::Staging => Some(&mut self.staging),
-            MemoryKind::Slots => Some(self.slots.as_mut().unwrap_or(&mut self.staging)),
-            MemoryKind::GdsBuffer => self.gds_buffer.as_mut(),
-        }
+    /// Returns the device address of a slot.
+    pub fn slot_address(&self, slot: &arena::Range) -> u64 {
+        self.slots.as_ref().map_or(0, |slots| slots.address(slot))
     }
 
-    /// Takes a range of at least `bytes`. `None` if no free range is long enough now.
-    pub fn take(&mut self, kind: MemoryKind, bytes: usize) -> Option<arena::Range> {
-        self.block_mut(kind)?.arena.take(bytes)
+    /// Reserves `bytes` bytes of the GDS buffer. `None` if no free range is long enough now.
+    pub fn take_gds_buffer(&mut self, bytes: usize) -> Option<arena::Range> {
+        self.gds_buffer.as_mut()?.arena.take(bytes)
     }
 
-    /// Gives a range back.
-    pub fn release(&mut self, kind: MemoryKind, range: arena::Range) {
-        if let Some(block) = self.block_mut(kind) {
+    /// Takes a range of the GDS buffer back.
+    pub fn release_gds_buffer(&mut self, range: arena::Range) {
+        if let Some(block) = &mut self.gds_buffer {
             block.arena.release(range);
         }
     }
 
-    /// Keeps the first `bytes` bytes of a range, and gives the rest back. Returns the range that is kept.
-    pub fn shrink(&mut self, kind: MemoryKind, range: arena::Range, bytes: usize) -> arena::Range {
-        self.block_mut(kind).map_or(range, |block| block.arena.shrink(range, bytes))
-    }
-
-    /// Gives back the memory that was reserved for the decoded bytes of a chunk.
-    pub fn release_decoded(&mut self, chunk: &mut Chunk) {
-        chunk.output_span = None;
-        self.release_slot(chunk);
-        self.release_host_decoded(chunk);
-    }
-
-    /// Gives a chunk's slot back, if it has one.
-    pub fn release_slot(&mut self, chunk: &mut Chunk) {
-        if let Some(slot) = chunk.slot.take() {
-            self.release(MemoryKind::Slots, slot);
+    /// Keeps the first `bytes` bytes of a range of the GDS buffer, and frees the rest.
+    pub fn shorten_gds_buffer(&mut self, range: arena::Range, bytes: usize) -> arena::Range {
+        match &mut self.gds_buffer {
+            Some(block) => block.arena.shrink(range, bytes),
+            None => range,
         }
     }
 
-    /// Gives back the host memory in which the CPU decoded a chunk for the GPU, if the chunk has any.
-    pub fn release_host_decoded(&mut self, chunk: &mut Chunk) {
-        if let Some(host_decoded) = chunk.host_decoded.take() {
-            self.release(MemoryKind::Staging, host_decoded);
-        }
-    }
-
-    /// Returns the address of a range's first byte.
-    pub fn address(&self, kind: MemoryKind, range: arena::Range) -> u64 {
-        self.block(kind).map_or(0, |block| block.base + range.offset as u64)
-    }
-
-    /// Returns the first `len` bytes of a range.
-    pub fn span(&self, kind: MemoryKind, range: arena::Range, len: usize) -> Span {
-        Span { address: self.address(kind, range), len }
+    /// Returns the device address of a range of the GDS buffer.
+    pub fn gds_address(&self, range: &arena::Range) -> u64 {
+        self.gds_buffer.as_ref().map_or(0, |block| block.address(range))
     }
 
     /// Returns all bytes of this kind, used and free. 0 if there is no such block.
     pub fn capacity(&self, kind: MemoryKind) -> usize {
-        self.block(kind).map_or(0, |block| block.arena.capacity())
+        match self.device_arena(kind) {
+            Some(block) => block.arena.capacity(),
+            None if kind == MemoryKind::GdsBuffer => 0,
+            None => self.staging.capacity(),
+        }
     }
 
     /// Returns the free bytes of this kind, perhaps in several ranges.
     pub fn available(&self, kind: MemoryKind) -> usize {
-        self.block(kind).map_or(0, |block| block.arena.available())
+        match self.device_arena(kind) {
+            Some(block) => block.arena.available(),
+            None if kind == MemoryKind::GdsBuffer => 0,
+            None => self.staging.available(),
+        }
+    }
+
+    fn device_arena(&self, kind: MemoryKind) -> Option<&DeviceArena> {
+        match kind {
+            MemoryKind::Staging => None,
+            MemoryKind::Slots => self.slots.as_ref(),
+            MemoryKind::GdsBuffer => self.gds_buffer.as_ref(),
+        }
     }
 
     /// Whether decoded chunks have a block of their own.
@@ -123,13 +132,13 @@ impl ChunkMemory {
     /// Joins all free ranges with their neighbours. Otherwise a recently released range in the middle would be used
     /// again for a small request, and split the memory that one read needs.
     pub fn join_free(&mut self) {
-        let blocks = [Some(&mut self.staging), self.slots.as_mut(), self.gds_buffer.as_mut()];
-        blocks.into_iter().flatten().for_each(|block| block.arena.join_all());
+        self.staging.join_all();
+        [&mut self.slots, &mut self.gds_buffer].into_iter().flatten().for_each(|block| block.arena.join_all());
     }
 
     /// Whether the memory that was short is free now, perhaps in several ranges.
     pub fn has_room(&self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
-        let available = self.staging.arena.available();
+        let available = self.staging.available();
         match &self.slots {
             None => available >= staging.saturating_add(slots),
             Some(block) => available >= staging && block.arena.available() >= slots,
@@ -145,39 +154,58 @@ impl ChunkMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::HostBlock;
     use crate::memory::arena::Arena;
 
-    fn block(bytes: usize, base: u64) -> Block {
-        Block { arena: Arena::new(bytes), base }
+    fn staging(bytes: usize) -> HostArena {
+        HostArena::new(HostBlock::invented(1 << 20, bytes))
+    }
+
+    fn device(bytes: usize, base: u64) -> Option<DeviceArena> {
+        Some(DeviceArena { arena: Arena::new(bytes), base })
     }
 
     #[test]
     fn without_slots_decoded_chunks_lie_in_staging() {
-        let mut memory = ChunkMemory::new(block(1024, 4096), None, None);
-        let range = memory.take(MemoryKind::Slots, 300).unwrap();
-        assert_eq!((range.len, memory.available(MemoryKind::Staging)), (512, 512));
-        assert_eq!(memory.span(MemoryKind::Slots, range, 300), Span { address: 4096, len: 300 });
-        assert!(memory.take(MemoryKind::GdsBuffer, 1).is_none() && memory.capacity(MemoryKind::GdsBuffer) == 0);
+        let mut memory = ChunkMemory::new(staging(1024), None, None);
+        let lease = memory.take_staging(300).unwrap();
+        assert_eq!((memory.available(MemoryKind::Staging), memory.available(MemoryKind::Slots)), (512, 512));
+        assert!(
+            memory.take_slot(1).is_none()
+                && memory.take_gds_buffer(1).is_none()
+                && memory.capacity(MemoryKind::GdsBuffer) == 0
+        );
         let shortage = MemoryShortage { staging: 256, slots: 512, kind: MemoryKind::Staging, batch: 0 };
         assert!(!memory.has_room(shortage) && memory.eviction_frees(MemoryKind::Staging));
-        memory.release(MemoryKind::Slots, range);
+        memory.give_back(lease);
         assert!(memory.has_room(shortage));
     }
 
     #[test]
     fn each_kind_has_its_block() {
-        let mut memory = ChunkMemory::new(block(512, 1 << 20), Some(block(512, 2 << 20)), Some(block(256, 3 << 20)));
-        for (kind, base, bytes) in
-            [(MemoryKind::Staging, 1, 512), (MemoryKind::Slots, 2, 512), (MemoryKind::GdsBuffer, 3, 256)]
-        {
-            let range = memory.take(kind, bytes).unwrap();
-            assert_eq!((memory.address(kind, range), memory.available(kind)), (base << 20, 0));
-            assert!(memory.take(kind, 1).is_none());
-            let range = memory.shrink(kind, range, 1);
-            assert_eq!(memory.available(kind), bytes - 256);
-            memory.release(kind, range);
-            assert_eq!(memory.available(kind), bytes);
-        }
+        let mut memory = ChunkMemory::new(staging(512), device(512, 2 << 20), device(256, 3 << 20));
+        let available = |memory: &ChunkMemory| {
+            [MemoryKind::Staging, MemoryKind::Slots, MemoryKind::GdsBuffer].map(|kind| memory.available(kind))
+        };
+        assert_eq!(available(&memory), [512, 512, 256]);
+        let lease = memory.take_staging(512).unwrap();
+        let slot = memory.take_slot(512).unwrap();
+        let range = memory.take_gds_buffer(256).unwrap();
+        assert_eq!(available(&memory), [0; 3]);
+        assert_eq!(
+            [lease.address(), memory.slot_address(&slot), memory.gds_address(&range)],
+            [1 << 20, 2 << 20, 3 << 20]
+        );
+        assert!(
+            memory.take_staging(1).is_none() && memory.take_slot(1).is_none() && memory.take_gds_buffer(1).is_none()
+        );
+        let lease = memory.shorten(lease, 1);
+        assert_eq!((lease.len(), available(&memory)), (1, [256, 0, 0]));
+        let range = memory.shorten_gds_buffer(range, 1);
+        memory.give_back(lease);
+        memory.release_slot(slot);
+        memory.release_gds_buffer(range);
+        assert_eq!(available(&memory), [512, 512, 256]);
         assert!(!memory.eviction_frees(MemoryKind::Staging) && memory.eviction_frees(MemoryKind::Slots));
     }
 }

@@ -223,15 +223,19 @@ impl Scheduler {
         (object, version): &(Option<Arc<str>>, Option<Arc<str>>),
     ) -> Result<(), MemoryKind> {
         let (from, bytes) = span_of(members);
-        let staging = self.memory.take(MemoryKind::Staging, bytes).ok_or(MemoryKind::Staging)?;
-        let reserved = self.reserve_members(members, bytes);
-        let gds_buffer = reserved.inspect_err(|_| self.memory.release(MemoryKind::Staging, staging))?;
+        let to = self.memory.take_staging(bytes).ok_or(MemoryKind::Staging)?;
+        let gds_buffer = match self.reserve_members(members, bytes) {
+            Ok(gds_buffer) => gds_buffer,
+            Err(kind) => {
+                self.memory.give_back(to);
+                return Err(kind);
+            }
+        };
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let first = members[0].handle;
-        let to = self.memory.span(MemoryKind::Staging, staging, bytes);
-        let mut group = Group::new(chunks, to, self.chunks[first].place.remote);
-        (group.staging, group.gds_buffer, group.version) = (Some(staging), gds_buffer, version.clone());
-        self.read(group, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id);
+        let mut group = Group::new(chunks, self.chunks[first].place.remote);
+        (group.gds_buffer, group.version) = (gds_buffer, version.clone());
+        self.read(group, to, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id);
         Ok(())
     }
 
@@ -242,7 +246,7 @@ impl Scheduler {
     /// Which kind of memory was short. Nothing is reserved then.
     fn reserve_members(&mut self, members: &[Inner], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
         let release = |scheduler: &mut Self, members: &[Inner]| {
-            members.iter().for_each(|m| scheduler.memory.release_decoded(&mut scheduler.chunks[m.handle]));
+            members.iter().for_each(|m| scheduler.release_decoded(m.handle));
         };
         for (i, member) in members.iter().enumerate() {
             self.reserve_decoded(member.handle).inspect_err(|_| release(self, &members[..i]))?;

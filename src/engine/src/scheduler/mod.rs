@@ -40,8 +40,8 @@ use crate::batch::Batch;
 use crate::budget::LimitFinder;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
-use crate::memory::{Pool, arena::Arena};
-use crate::messages::{Decode, Event, Fetch, GroupId, Lanes, Shared, Wave, WaveDone, WaveLimits};
+use crate::memory::{HostArena, Pool, arena};
+use crate::messages::{Decode, Event, Fetch, GroupId, Lanes, Shared, TaskDone, Wave, WaveDone, WaveLimits};
 use crate::plan::ChunkId;
 use crate::stats::Stats;
 use batches::{Batches, JobSource, addressed};
@@ -56,10 +56,17 @@ use waves::Waves;
 /// What the consumer receives: a finished batch, or the error with which it failed.
 pub(crate) type Finished = Result<Batch>;
 
-/// A block of memory for chunks: its allocator, and the address of its first byte.
-pub(crate) struct Block {
-    pub arena: Arena,
+/// A block of device memory for chunks: its allocator, and the address of its first byte.
+pub(crate) struct DeviceArena {
+    pub arena: arena::Arena,
     pub base: u64,
+}
+
+impl DeviceArena {
+    /// Returns the device address of a range.
+    fn address(&self, range: &arena::Range) -> u64 {
+        self.base + range.offset() as u64
+    }
 }
 
 /// The limits and sizes that the scheduler works with. They are fixed when the reader is opened.
@@ -107,11 +114,11 @@ pub(crate) struct Setup {
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
     /// Memory for encoded chunks, in host memory (page-locked for a GPU).
-    pub staging: Block,
-    /// Memory for decoded chunks, where batches are assembled. `None`: they are in `staging`.
-    pub slots: Option<Block>,
+    pub staging: HostArena,
+    /// Device memory for decoded chunks, if batches are assembled there. `None`: they are in `staging`.
+    pub slots: Option<DeviceArena>,
     /// Device memory for encoded chunks, if GPUDirect Storage reads them.
-    pub gds_buffer: Option<Block>,
+    pub gds_buffer: Option<DeviceArena>,
     /// Whether GPUDirect Storage reads local files to the device.
     pub gds: bool,
     /// Buffers for outputs, if batches are delivered to the CPU.
@@ -119,7 +126,7 @@ pub(crate) struct Setup {
     /// Each message asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
-    /// Owns the memory to which `staging`, `slots` and `gds_buffer` refer.
+    /// Owns the memory to which `slots` and `gds_buffer` refer.
     pub memory: Vec<Box<dyn Send>>,
 }
 
@@ -136,7 +143,7 @@ struct Backends {
 
 /// The scheduler of one reader. Its methods are spread over the files of this module, by subject.
 pub(crate) struct Scheduler {
-    // The first field is dropped first: threads use the memory of the other fields until they have ended.
+    // The first field is dropped first: threads use the device memory of the other fields until they have ended.
     backends: Backends,
     shared: Shared,
     rules: Rules,
@@ -159,7 +166,7 @@ pub(crate) struct Scheduler {
     /// Set when a lane or thread died. Every batch that isn't finished then fails with it.
     broken: Option<Error>,
     #[expect(dead_code, reason = "owned for its Drop")]
-    /// Owns the memory to which `memory` refers. The last field is dropped last.
+    /// Owns the device memory to which `memory` refers. The last field is dropped last.
     blocks: Vec<Box<dyn Send>>,
 }
 
@@ -261,14 +268,14 @@ impl Scheduler {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Planned(plan) => self.planned(*plan),
-            Event::Fetched(group, result) => {
-                self.reads.ended(group);
-                self.fetched(group, result);
+            Event::Fetched(done) => {
+                self.reads.ended(done.group);
+                self.fetched(done);
             }
             Event::Uploading => self.reads.uploading(),
-            Event::Uploaded(group, result) => {
+            Event::Uploaded(done) => {
                 self.reads.uploaded();
-                self.fetched(group, result);
+                self.fetched(done);
             }
             Event::Index(shard, result) => {
                 let (known, error) = match result {
@@ -286,23 +293,24 @@ impl Scheduler {
                     }
                 }
             }
-            Event::Decoded(outcomes, served, pinned) => {
+            Event::Decoded(TaskDone { items, served, pinned }) => {
                 self.tasks -= 1;
-                if self.on_gpu() {
-                    outcomes.into_iter().for_each(|o| self.host_decoded(o));
-                } else {
-                    self.completed(outcomes, &served, &pinned);
+                self.served(&served, &pinned);
+                for item in items {
+                    let outcome = self.take_back(item);
+                    if self.on_gpu() { self.host_decoded(outcome) } else { self.completed(outcome) }
                 }
             }
-            Event::Copied(groups) => {
-                groups.into_iter().for_each(|(group, n)| self.reads.release(group, n, &mut self.memory));
+            Event::Copied(payloads) => {
+                payloads.into_iter().for_each(|payload| self.reads.release(payload, &mut self.memory));
             }
             Event::Wave(WaveDone { lane, outcomes, served, pinned, result }) => {
                 self.waves.ended(lane);
                 if let Err(e) = result {
                     self.breaks(e);
                 }
-                self.completed(outcomes, &served, &pinned);
+                self.served(&served, &pinned);
+                outcomes.into_iter().for_each(|outcome| self.completed(outcome));
             }
             Event::Lent(buffers) => self.batches.lend(buffers),
             Event::Taken(take) => {

@@ -7,14 +7,13 @@ use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use crate::error::{Error, Result};
 use crate::memory::arena::rounded;
-use crate::messages::{GroupId, Handle};
+use crate::messages::Handle;
 
 impl Scheduler {
     /// Handles a value of `bytes` bytes that was not read, because less memory was reserved. Queues the chunk again, or
     /// fails it if memory can't hold it.
-    pub(super) fn oversized(&mut self, group: GroupId, handle: Handle, bytes: usize) {
-        self.reads.release(group, 1, &mut self.memory);
-        self.memory.release_decoded(&mut self.chunks[handle]);
+    pub(super) fn oversized(&mut self, handle: Handle, bytes: usize) {
+        self.release_decoded(handle);
         let allowed = match self.chunks[handle].oversized.replace(bytes) {
             None => self.holds(handle, bytes as u64),
             // The value changes while it is read. Another try could find it longer still, without end.

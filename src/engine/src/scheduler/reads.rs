@@ -1,12 +1,15 @@
 //! The reads under way, and the memory that each holds until no chunk needs its bytes any more.
+//!
+//! While a read is under way, it has the lease of its destination. Afterwards the lease is here, shared by the chunks of
+//! the read: each has its [`Payload`].
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use super::memory::{ChunkMemory, MemoryKind};
-use crate::memory::{Span, arena};
-use crate::messages::{GroupId, Handle};
+use super::memory::ChunkMemory;
+use crate::memory::{Lease, SharedLease, arena};
+use crate::messages::{GroupId, Handle, Payload};
 use crate::plan::IdHasher;
 
 /// While there is time, the limit on local reads is divided by this.
@@ -19,24 +22,23 @@ pub(super) type Member = (Handle, usize, Option<usize>);
 /// A read that is under way, or whose bytes are still in use.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The staging memory that was reserved for it. `None`: it was read to its final place.
-    pub staging: Option<arena::Range>,
+    /// Whether the bytes are read to the memory for the decoded bytes of its only chunk.
+    pub in_place: bool,
     /// Device memory to which GPUDirect Storage reads. `None`: it is not used, or reads to slots.
     pub gds_buffer: Option<arena::Range>,
     pub chunks: Vec<Member>,
-    pub to: Span,
     /// Whether it is a request to a remote store.
     pub remote: bool,
     /// The version that the object must have. `None`: any.
     pub version: Option<Arc<str>>,
-    /// How many chunks still need the memory.
-    remaining: u32,
+    /// The bytes that were read. `None` while the read is under way.
+    bytes: Option<SharedLease>,
 }
 
 impl Group {
-    /// A read of these chunks to `to`.
-    pub fn new(chunks: Vec<Member>, to: Span, remote: bool) -> Self {
-        Self { staging: None, gds_buffer: None, remaining: chunks.len() as u32, chunks, to, remote, version: None }
+    /// A read of these chunks.
+    pub fn new(chunks: Vec<Member>, remote: bool) -> Self {
+        Self { in_place: false, gds_buffer: None, chunks, remote, version: None, bytes: None }
     }
 }
 
@@ -73,9 +75,12 @@ impl Reads {
         self.insert(group)
     }
 
-    /// Registers staging memory that one chunk needs and that is filled by something other than a read.
-    pub fn hold(&mut self, staging: Option<arena::Range>, to: Span) -> GroupId {
-        self.insert(Group { staging, remaining: 1, ..Group::new(Vec::new(), to, false) })
+    /// Holds memory that one chunk needs and that was filled by something other than a read.
+    pub fn hold(&mut self, lease: Lease) -> Payload {
+        let mut bytes = lease.share();
+        let all = bytes.part(0, bytes.len());
+        let group = self.insert(Group { bytes: Some(bytes), ..Group::new(Vec::new(), false) });
+        Payload { group, bytes: all }
     }
 
     fn insert(&mut self, group: Group) -> GroupId {
@@ -112,43 +117,56 @@ impl Reads {
         self.in_flight[0] + self.in_flight[1] + self.uploads
     }
 
-    /// Takes the chunks of a read that has ended, and its destination.
-    pub fn take_members(&mut self, id: GroupId) -> Option<(Vec<Member>, Span)> {
+    /// Takes the chunks of a read that has ended. Also returns whether it was read in place.
+    pub fn take_members(&mut self, id: GroupId) -> Option<(Vec<Member>, bool)> {
         let group = self.groups.get_mut(&id)?;
-        Some((std::mem::take(&mut group.chunks), group.to))
+        Some((std::mem::take(&mut group.chunks), group.in_place))
     }
 
-    /// Records that a read brought `bytes` bytes, and gives the rest of its memory back.
-    pub fn shrink(&mut self, id: GroupId, bytes: usize, memory: &mut ChunkMemory) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        for (kind, range) in [(MemoryKind::Staging, &mut group.staging), (MemoryKind::GdsBuffer, &mut group.gds_buffer)]
-        {
-            *range = range.map(|range| memory.shrink(kind, range, bytes));
+    /// Removes a read that has ended, and of which no bytes are kept.
+    pub fn forget(&mut self, id: GroupId, memory: &mut ChunkMemory) {
+        if let Some(range) = self.groups.remove(&id).and_then(|group| group.gds_buffer) {
+            memory.release_gds_buffer(range);
         }
     }
 
-    /// Records that `chunks` more chunks no longer need the bytes of a read. The last one gives the read's memory back.
-    pub fn release(&mut self, id: GroupId, chunks: u32, memory: &mut ChunkMemory) {
+    /// Keeps the bytes that a read brought, until all parts of `bytes` have come back. The rest of its memory was given
+    /// back. If no part was handed out, gives all of it back.
+    pub fn keep(&mut self, id: GroupId, bytes: SharedLease, memory: &mut ChunkMemory) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        group.remaining -= chunks;
-        if group.remaining > 0 {
-            return;
+        group.gds_buffer = group.gds_buffer.take().map(|range| memory.shorten_gds_buffer(range, bytes.len()));
+        let whole = bytes.is_whole();
+        group.bytes = Some(bytes);
+        if whole {
+            self.remove(id, memory);
         }
-        if let Some(group) = self.groups.remove(&id) {
-            for (kind, range) in [(MemoryKind::Staging, group.staging), (MemoryKind::GdsBuffer, group.gds_buffer)] {
-                range.into_iter().for_each(|range| memory.release(kind, range));
-            }
+    }
+
+    /// Takes back what a chunk had of a read. With the last chunk, the read's memory is given back.
+    pub fn release(&mut self, payload: Payload, memory: &mut ChunkMemory) {
+        let Payload { group: id, bytes } = payload;
+        let Some(of) = self.groups.get_mut(&id).and_then(|group| group.bytes.as_mut()) else { return };
+        of.give_back(bytes);
+        if of.is_whole() {
+            self.remove(id, memory);
         }
+    }
+
+    /// Removes a read whose bytes nobody has, and gives its memory back.
+    fn remove(&mut self, id: GroupId, memory: &mut ChunkMemory) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        group.bytes.into_iter().for_each(|bytes| memory.give_back(bytes.into_lease()));
+        group.gds_buffer.into_iter().for_each(|range| memory.release_gds_buffer(range));
     }
 
     /// Returns the address from which a lane copies a part of a read's bytes: in the GDS buffer on the device, if they
     /// were read there, or in host memory.
-    pub fn source(&self, id: GroupId, span: Span, memory: &ChunkMemory) -> u64 {
-        let in_gds_buffer = self.groups.get(&id).and_then(|group| {
-            let address = memory.address(MemoryKind::GdsBuffer, group.gds_buffer?);
-            Some(address + (span.address - group.to.address))
-        });
-        in_gds_buffer.unwrap_or(span.address)
+    pub fn source(&self, payload: &Payload, memory: &ChunkMemory) -> u64 {
+        let in_gds_buffer = self
+            .groups
+            .get(&payload.group)
+            .and_then(|group| Some(memory.gds_address(group.gds_buffer.as_ref()?) + payload.bytes.offset() as u64));
+        in_gds_buffer.unwrap_or_else(|| payload.bytes.address())
     }
 
     /// Returns a read that is under way, or whose bytes are still in use.
@@ -166,27 +184,75 @@ impl Reads {
 mod tests {
     use super::*;
     use crate::memory::arena::Arena;
-    use crate::scheduler::Block;
+    use crate::memory::{HostArena, HostBlock};
+    use crate::scheduler::DeviceArena;
+    use crate::scheduler::memory::MemoryKind;
+
+    fn memory(gds_buffer: Option<DeviceArena>) -> ChunkMemory {
+        ChunkMemory::new(HostArena::new(HostBlock::invented(1 << 20, 4096)), None, gds_buffer)
+    }
 
     #[test]
     fn the_last_chunk_gives_the_memory_back() {
-        let mut memory = ChunkMemory::new(Block { arena: Arena::new(4096), base: 1 << 20 }, None, None);
+        let mut memory = memory(None);
         let mut reads = Reads::new([2, 1]);
-        let staging = memory.take(MemoryKind::Staging, 4096);
-        let to = memory.span(MemoryKind::Staging, staging.unwrap(), 4096);
-        let mut group = Group::new(vec![(7, 0, None), (8, 512, None)], to, true);
-        group.staging = staging;
-        let id = reads.begin(group);
+        let to = memory.take_staging(4096).unwrap();
+        let id = reads.begin(Group::new(vec![(7, 0, None), (8, 512, None)], true));
         assert!(!reads.may_begin(true, false) && reads.may_begin(false, false) && reads.in_flight() == 1);
         reads.ended(id);
-        assert_eq!((reads.take_members(id).unwrap().0.len(), reads.in_flight()), (2, 0));
-        reads.shrink(id, 1000, &mut memory);
+        let (members, in_place) = reads.take_members(id).unwrap();
+        assert_eq!((members.len(), in_place, reads.in_flight()), (2, false, 0));
+        let mut bytes = memory.shorten(to, 1000).share();
+        let payloads = [(0, 512), (512, 488)].map(|(at, len)| Payload { group: id, bytes: bytes.part(at, len) });
+        reads.keep(id, bytes, &mut memory);
         assert_eq!(memory.available(MemoryKind::Staging), 3072);
-        assert_eq!(reads.source(id, to.part(512, 10), &memory), to.address + 512);
-        reads.release(id, 1, &mut memory);
-        assert_eq!(memory.available(MemoryKind::Staging), 3072);
-        reads.release(id, 1, &mut memory);
-        assert_eq!((memory.available(MemoryKind::Staging), reads.iter().count()), (4096, 0));
+        assert_eq!(reads.source(&payloads[1], &memory), (1 << 20) + 512);
+        for (payload, available) in payloads.into_iter().zip([3072, 4096]) {
+            reads.release(payload, &mut memory);
+            assert_eq!(memory.available(MemoryKind::Staging), available);
+        }
+        assert_eq!(reads.iter().count(), 0);
+    }
+
+    #[test]
+    fn what_no_chunk_needs_is_given_back_at_once() {
+        let mut memory = memory(Some(DeviceArena { arena: Arena::new(4096), base: 1 << 30 }));
+        let mut reads = Reads::new([2, 1]);
+        for keeps in [true, false] {
+            let to = memory.take_staging(4096).unwrap();
+            let mut group = Group::new(vec![(7, 0, None)], false);
+            group.gds_buffer = memory.take_gds_buffer(4096);
+            let id = reads.begin(group);
+            reads.ended(id);
+            match keeps {
+                true => reads.keep(id, to.share(), &mut memory),
+                false => {
+                    memory.give_back(to);
+                    reads.forget(id, &mut memory);
+                }
+            }
+            let free = [MemoryKind::Staging, MemoryKind::GdsBuffer].map(|kind| memory.available(kind));
+            assert_eq!((free, reads.iter().count()), ([4096; 2], 0));
+        }
+    }
+
+    #[test]
+    fn lanes_copy_from_the_gds_buffer_what_was_read_there() {
+        let mut memory = memory(Some(DeviceArena { arena: Arena::new(4096), base: 1 << 30 }));
+        let mut reads = Reads::new([2, 1]);
+        let mut group = Group::new(vec![(7, 0, None)], false);
+        group.gds_buffer = memory.take_gds_buffer(2048);
+        let id = reads.begin(group);
+        let mut bytes = memory.take_staging(1000).unwrap().share();
+        let payload = Payload { group: id, bytes: bytes.part(600, 400) };
+        reads.keep(id, bytes, &mut memory);
+        assert_eq!(memory.available(MemoryKind::GdsBuffer), 3072, "only 1000 bytes were read");
+        assert_eq!(reads.source(&payload, &memory), (1 << 30) + 600);
+        let held = reads.hold(memory.take_staging(100).unwrap());
+        assert_eq!(reads.source(&held, &memory), held.bytes.address());
+        [payload, held].into_iter().for_each(|payload| reads.release(payload, &mut memory));
+        let free = [MemoryKind::Staging, MemoryKind::GdsBuffer].map(|kind| memory.available(kind));
+        assert_eq!((free, reads.iter().count()), ([4096; 2], 0));
     }
 
     #[test]
@@ -194,7 +260,7 @@ mod tests {
         let mut reads = Reads::new([6, 1]);
         for expected in [true, true, false] {
             assert_eq!((reads.may_begin(false, true), reads.may_begin(false, false)), (expected, true));
-            reads.begin(Group::new(vec![(0, 0, None)], Span { address: 0, len: 1 }, false));
+            reads.begin(Group::new(vec![(0, 0, None)], false));
         }
         assert!(reads.may_begin(true, true), "requests keep no thread busy");
     }
@@ -202,7 +268,7 @@ mod tests {
     #[test]
     fn a_copy_follows_its_read() {
         let mut reads = Reads::new([1, 0]);
-        reads.begin(Group::new(vec![(0, 0, None)], Span { address: 0, len: 1 }, false));
+        reads.begin(Group::new(vec![(0, 0, None)], false));
         assert!(!reads.may_begin(false, false));
         reads.uploading();
         assert!(reads.may_begin(false, false), "the thread reads the next chunk");

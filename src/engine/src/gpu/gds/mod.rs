@@ -1,6 +1,6 @@
 //! GPUDirect Storage (cuFile): decides whether a reader uses it, and reads files to the device for each fetch thread.
 //!
-//! `unsafe` is allowed here: the scheduler's memory is written by address.
+//! `unsafe` is allowed here: device memory is read and written by address.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::error::{Error, Result};
 use crate::gpu::driver::{CuFile, Device, Stream, copy_to_host_async};
-use crate::memory::Span;
 use crate::messages::Storage;
 use crate::spec::{Io, Spec};
 
@@ -94,10 +93,10 @@ impl Storage for CuFileStorage {
         unsafe { self.cufile.read(file, parts) }
     }
 
-    unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()> {
+    unsafe fn copy_back(&self, from: u64, to: &mut [u8]) -> Result<()> {
         self.device.bind()?;
-        // SAFETY: the caller vouches for both ranges, and the copy is waited for.
-        unsafe { copy_to_host_async(&self.stream, to.address as *mut u8, from, to.len)? };
+        // SAFETY: the caller vouches for the source, and the copy is waited for.
+        unsafe { copy_to_host_async(&self.stream, to.as_mut_ptr(), from, to.len())? };
         self.stream.synchronize()
     }
 }
@@ -124,20 +123,19 @@ mod tests {
             return;
         };
         let memory = DeviceBuffer::alloc(&device, bytes.len() + 4096).unwrap();
-        let host = PinnedBuffer::alloc(&device, bytes.len()).unwrap();
+        let mut host = PinnedBuffer::alloc(&device, bytes.len()).unwrap();
         // SAFETY: the memory lives longer than the registration.
         let registered = unsafe { cufile.register(&device, memory.ptr(), memory.len()) };
         let storage = CuFileStorage::new(cufile, &device).unwrap();
         for (offset, len, shift) in [(0, bytes.len(), 0), (1, 4095, 256), (4096, 8192, 768), (12_345, 3_000_000, 4096)]
         {
             let to = memory.ptr() + shift;
-            let span = Span { address: host.ptr() as u64, len };
-            // SAFETY: both buffers have room.
-            let read = unsafe {
+            let read = &mut host.as_slice()[..len];
+            // SAFETY: the device buffer has room.
+            unsafe {
                 storage.read(&file, &[(offset, len, to)]).unwrap();
-                storage.copy_back(to, span).unwrap();
-                span.bytes()
-            };
+                storage.copy_back(to, read).unwrap();
+            }
             assert!(read == &bytes[offset as usize..offset as usize + len], "{offset}, {len}, {shift}");
         }
         // SAFETY: as above; nothing is written.

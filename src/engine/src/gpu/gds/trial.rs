@@ -1,6 +1,6 @@
 //! Measures which way from local files to the device is faster: cuFile, or a read by the system and a copy.
 //!
-//! `unsafe` is allowed here: memory is written by address.
+//! `unsafe` is allowed here: device memory is written by address.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use crate::chunk_index::ChunkIndex;
 use crate::error::Result;
 use crate::gpu::driver::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async};
-use crate::memory::Span;
 use crate::plan::ChunkId;
 use crate::store::{ByteRange, Phase, block_on};
 
@@ -45,7 +44,7 @@ fn rates(
     part: u16,
     device: &Arc<Device>,
 ) -> Result<Option<[f64; 2]>> {
-    let (memory, host) = (DeviceBuffer::alloc(device, MAX_BYTES)?, PinnedBuffer::alloc(device, MAX_BYTES)?);
+    let (memory, mut host) = (DeviceBuffer::alloc(device, MAX_BYTES)?, PinnedBuffer::alloc(device, MAX_BYTES)?);
     // SAFETY: dropped before the memory, and all reads to it are done by then.
     let _registered = unsafe { cufile.register(device, memory.ptr(), memory.len()) };
     let stream = Stream::new(device)?;
@@ -64,12 +63,10 @@ fn rates(
         unsafe { cufile.read(&value.file, &[(value.start, len, memory.ptr())])? };
         let gds = begin.elapsed();
         let begin = Instant::now();
-        let span = Span { address: host.ptr() as u64, len };
-        // SAFETY: nobody else uses the buffer.
-        let bytes = unsafe { span.bytes_mut() };
+        let bytes = &mut host.as_slice()[..len];
         block_on(&**store, store.read(&key, ByteRange::From(0), None, Phase::Running, bytes))?;
         // SAFETY: both buffers have room, and the copy is waited for.
-        unsafe { copy_to_device_async(&stream, memory.ptr(), host.ptr(), len)? };
+        unsafe { copy_to_device_async(&stream, memory.ptr(), bytes.as_ptr(), len)? };
         stream.synchronize()?;
         times.push((len, [gds, begin.elapsed()]));
         if times.len() > TIMED {

@@ -5,7 +5,7 @@ mod queue;
 mod table;
 
 pub(super) use queue::Wanted;
-pub(super) use table::{Chunk, ChunkState};
+pub(super) use table::{Chunk, ChunkState, OutputPart};
 
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};

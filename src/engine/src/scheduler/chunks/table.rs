@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::queue::Wanted;
 use crate::chunk_index::Place;
 use crate::error::Error;
-use crate::memory::{Span, arena};
-use crate::messages::{GroupId, Handle};
+use crate::memory::{Lease, arena};
+use crate::messages::{Handle, Payload};
 use crate::plan::{ChunkId, ChunkMap};
 
 /// The state of a chunk.
@@ -42,6 +42,17 @@ impl ChunkState {
     }
 }
 
+/// A part of an output of a batch. A chunk is decoded there if the batch needs a copy of the whole chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::scheduler) struct OutputPart {
+    /// The batch's number.
+    pub batch: u64,
+    /// The output's number in the batch.
+    pub output: usize,
+    /// The offset of the first byte in the output.
+    pub offset: usize,
+}
+
 /// A chunk that a planned batch needs.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Chunk {
@@ -61,21 +72,29 @@ pub(in crate::scheduler) struct Chunk {
     pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the current task or wave serves.
     pub serving: SmallVec<[u64; 2]>,
-    /// Its decoded bytes, unless they are decoded to an output.
+    /// Device memory for its decoded bytes, if batches are delivered to a GPU.
     pub slot: Option<arena::Range>,
-    /// The order of the bytes in the slot, once the chunk is decoded.
+    /// Host memory for its decoded bytes, if the CPU decodes it. While a read or a decode thread writes there, it has
+    /// the lease, and this is `None`.
+    pub decoded: Option<Lease>,
+    /// The part of an output that `decoded` is a lease of. `None`: it is one of staging.
+    pub output: Option<OutputPart>,
+    /// The order of its decoded bytes in memory, once it is decoded.
     pub layout: Layout,
     /// Number of tasks and waves that use its memory.
     pub pins: u32,
-    /// The read that brought its bytes, and where these are in host memory. They are encoded, unless the CPU has
-    /// decoded the chunk for a GPU.
-    pub payload: Option<(GroupId, Span)>,
-    /// The part of an output to which it is decoded, instead of a slot.
-    pub output_span: Option<Span>,
-    /// Page-locked memory, if the CPU decodes it for a GPU.
-    pub host_decoded: Option<arena::Range>,
+    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a decode
+    /// thread or a lane has them.
+    pub payload: Option<Payload>,
     /// Whether a decode thread decodes it now although the GPU could.
     pub is_shared: bool,
+}
+
+impl Chunk {
+    /// Whether memory is reserved for its decoded bytes, and no thread has it.
+    pub fn has_decoded(&self) -> bool {
+        self.slot.is_some() || self.decoded.is_some()
+    }
 }
 
 /// The chunks that planned batches need. They are found by id, or by a handle without a look-up.
@@ -104,11 +123,11 @@ impl Table {
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,
+            decoded: None,
+            output: None,
             layout: Layout::NONE,
             pins: 0,
             payload: None,
-            output_span: None,
-            host_decoded: None,
             is_shared: false,
         };
         let handle = match self.free.pop() {

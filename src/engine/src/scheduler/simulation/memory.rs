@@ -2,10 +2,31 @@
 
 use super::{SLOTS, STAGING};
 use crate::error::{Error, Result};
-use crate::memory::Span;
 use crate::memory::arena::ALIGN;
+use crate::memory::{Lease, Part};
 use crate::messages::GroupId;
 use crate::plan::ChunkId;
+
+/// A range of simulated memory, or of a simulated output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl From<&Lease> for Span {
+    fn from(lease: &Lease) -> Self {
+        Self { address: lease.address(), len: lease.len() }
+    }
+}
+
+impl From<&Part> for Span {
+    fn from(part: &Part) -> Self {
+        Self { address: part.address(), len: part.len() }
+    }
+}
 
 /// What a unit of memory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

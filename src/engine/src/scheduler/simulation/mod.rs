@@ -21,9 +21,9 @@ use crate::budget::{Budget, DeviceBudget};
 use crate::chunk_index::{ChunkIndex, Plan, ShardId};
 use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
-use crate::memory::{Lease, Pool, Span};
+use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
-use crate::scheduler::{Block, Finished, Rules, Scheduler, Setup};
+use crate::scheduler::{DeviceArena, Finished, Rules, Scheduler, Setup};
 
 /// The memory and the workers of a simulated reader.
 #[derive(Clone, Copy, Debug)]
@@ -55,19 +55,21 @@ pub(crate) struct GpuConfig {
     pub limits: WaveLimits,
 }
 
-/// First addresses of staging, slots and outputs. Nothing is ever read or written there.
-const STAGING: u64 = 1 << 40;
-const SLOTS: u64 = 1 << 41;
-const OUTPUTS: u64 = 1 << 42;
+/// First addresses of staging, slots and outputs. There is no memory: to read or write there is a panic.
+const STAGING: u64 = 1 << 50;
+const SLOTS: u64 = 1 << 51;
+const OUTPUTS: u64 = 1 << 52;
 /// Bytes of address space for one output of one batch.
-const OUTPUT_SPACE: u64 = 1 << 28;
+pub(crate) const OUTPUT_SPACE: u64 = 1 << 40;
+/// Bytes of address space for all buffers of one output in host memory.
+const POOL_SPACE: u64 = 1 << 52;
 
 /// Work under way.
 pub(crate) enum SimulatedWork {
     /// The planner plans a batch.
     Plan,
-    /// A read. First its bytes come to the span. Then, if it has uploads, they are `copying` to the device.
-    Read { read: Read, to: Span, copying: bool },
+    /// A read. First its bytes come to the lease. Then, if it has uploads, they are `copying` to the device.
+    Read { read: Read, to: Lease, copying: bool },
     /// The index of a shard is read.
     Index(ShardId),
     /// Decode threads work.
@@ -108,7 +110,7 @@ struct Backend(Sender<SimulatedWork>, Option<GpuConfig>);
 
 impl Fetch for Backend {
     fn read(&mut self, read: Read, to: Lease) {
-        let _ = self.0.send(SimulatedWork::Read { read, to: to.span(), copying: false });
+        let _ = self.0.send(SimulatedWork::Read { read, to, copying: false });
     }
     fn index(&mut self, shard: ShardId, _: String) {
         let _ = self.0.send(SimulatedWork::Index(shard));
@@ -164,10 +166,10 @@ impl Simulation {
         let (sender, handed_out) = unbounded();
         let (finished_sender, finished) = unbounded();
         let backend = || Backend(sender.clone(), config.gpu);
-        let block = |bytes, base| Block { arena: Arena::new(bytes), base };
+        let pool = |(base, &bytes): (u64, &usize)| Pool::invented(bytes, config.rules.max_active, base);
         let pools = match config.gpu {
             Some(_) => Vec::new(),
-            None => output_bytes.iter().map(|&bytes| Pool::new(bytes, config.rules.max_active)).collect(),
+            None => (OUTPUTS..).step_by(POOL_SPACE as usize).zip(output_bytes).map(pool).collect(),
         };
         let scheduler = Scheduler::new(Setup {
             shared: shared.clone(),
@@ -175,8 +177,8 @@ impl Simulation {
             fetch: Box::new(backend()),
             decode: Box::new(backend()),
             lanes: config.gpu.map(|_| Box::new(backend()) as Box<dyn Lanes>),
-            staging: block(config.staging, STAGING),
-            slots: config.gpu.map(|gpu| block(gpu.slots, SLOTS)),
+            staging: HostArena::new(HostBlock::invented(STAGING, config.staging)),
+            slots: config.gpu.map(|gpu| DeviceArena { arena: Arena::new(gpu.slots), base: SLOTS }),
             gds_buffer: None,
             gds: false,
             pools,

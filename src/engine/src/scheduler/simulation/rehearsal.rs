@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::Layout;
 
-use super::{Config, SimulatedWork, Simulation, World};
+use super::{Config, OUTPUT_SPACE, SimulatedWork, Simulation, World};
 use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
 use crate::error::Result;
-use crate::messages::{Event, Outcome, Read, ReadRange, Shared, WaveDone};
+use crate::memory::Lease;
+use crate::messages::{Event, Item, ItemDone, Outcome, Read, ReadDone, ReadRange, Shared, TaskDone, WaveDone};
 use crate::plan::ChunkId;
 use crate::scheduler::Scheduler;
 
@@ -98,8 +99,8 @@ impl Rehearsal {
             decoders: WorkerPool::new(config.threads),
             lanes: WorkerPool::new(config.gpu.map_or(0, |gpu| gpu.lanes)),
         };
-        // Nothing is written to outputs. They have one byte each, only to get an address.
-        Self { simulation: Simulation::new(shared, config, &vec![1; outputs]), machine }
+        // Outputs are addresses only, so they may be larger than any batch.
+        Self { simulation: Simulation::new(shared, config, &vec![OUTPUT_SPACE as usize; outputs]), machine }
     }
 
     /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read, with
@@ -129,16 +130,17 @@ impl<P: FnMut() -> Plan, R: FnMut(u64, ChunkId, usize)> World for Ordinary<'_, P
             SimulatedWork::Read { read, to, .. } => {
                 scheduler.chunks_of(read.group).for_each(|(id, bytes, batch)| (self.read)(batch, id, bytes));
                 let decoded = scheduler.chunks_of(read.group).map(|c| c.1).sum();
-                read_events(&read, to.len, decoded)
+                read_events(&read, to, decoded)
             }
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Ok(Some(Arc::new(self.machine.index(shard)))))],
             SimulatedWork::Task(task) => {
-                let outcomes = task.items.iter().map(|i| done(i.handle)).collect();
-                vec![Event::Decoded(outcomes, task.assembly.served, task.pinned)]
+                let item = |i: Item| ItemDone { outcome: done(i.handle), encoded: i.encoded, decoded: i.decoded };
+                let items = task.items.into_iter().map(item).collect();
+                vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })]
             }
             SimulatedWork::Wave { lane, wave, .. } => {
                 let outcomes = wave.chunks.iter().map(|c| done(c.handle)).collect();
-                let copied = Event::Copied(wave.groups());
+                let copied = Event::Copied(wave.payloads);
                 let (served, pinned) = (wave.assembly.served, wave.pinned);
                 vec![copied, Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) })]
             }
@@ -160,14 +162,15 @@ impl<P: FnMut() -> Plan, R: FnMut(u64, ChunkId, usize)> World for Ordinary<'_, P
     }
 }
 
-fn read_events(read: &Read, room: usize, decoded: usize) -> Vec<Event> {
+fn read_events(read: &Read, to: Lease, decoded: usize) -> Vec<Event> {
     let len = match read.range {
-        ReadRange::Whole => encoded(decoded).min(room),
-        ReadRange::Exact | ReadRange::From(_) => room,
+        ReadRange::Whole => encoded(decoded).min(to.len()),
+        ReadRange::Exact | ReadRange::From(_) => to.len(),
     };
+    let done = ReadDone { group: read.group, to, result: Ok(Some(len)) };
     match read.uploads.is_empty() {
-        true => vec![Event::Fetched(read.group, Ok(Some(len)))],
-        false => vec![Event::Uploading, Event::Uploaded(read.group, Ok(Some(len)))],
+        true => vec![Event::Fetched(done)],
+        false => vec![Event::Uploading, Event::Uploaded(done)],
     }
 }
 
@@ -176,12 +179,13 @@ impl Machine {
     fn end(&mut self, now: u64, work: &SimulatedWork) -> u64 {
         match work {
             SimulatedWork::Read { read, to, .. } => {
-                let bytes = if matches!(read.range, ReadRange::Whole) { encoded(to.len) } else { to.len };
+                let bytes = if matches!(read.range, ReadRange::Whole) { encoded(to.len()) } else { to.len() };
                 self.read_end(now, read.array, read.part, bytes)
             }
             SimulatedWork::Index(ShardId { array, part, .. }) => self.read_end(now, *array, *part, 1 << 10),
             SimulatedWork::Task(task) => {
-                let takes = task.items.iter().map(|i| if i.in_place { 1_000 } else { decode_time(i.decoded.len) });
+                let time = |i: &Item| i.encoded.as_ref().map_or(1_000, |_| decode_time(i.decoded.len()));
+                let takes = task.items.iter().map(time);
                 self.decoders.busy(now, takes.sum::<u64>().max(1_000))
             }
             SimulatedWork::Wave { wave, .. } => {

@@ -26,6 +26,8 @@ use super::{Config, Simulation};
 use crate::assemble::Ops;
 use crate::chunk_index::{ChunkIndex, Location};
 use crate::error::{Error, Result};
+use crate::memory::Lease;
+use crate::memory::arena::Range;
 use crate::messages::Shared;
 use crate::order::Order;
 use crate::plan::ChunkId;
@@ -108,6 +110,7 @@ pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusu
         memory: Memory::new(config.staging, config.gpu.map_or(0, |gpu| gpu.slots)),
         batches: Batched::new(output_bytes.iter().map(|&bytes| bytes as u64).collect()),
         reads: HashMap::new(),
+        in_place: HashMap::new(),
         failed: HashSet::new(),
         failed_shards: HashSet::new(),
         broken: false,
@@ -148,13 +151,18 @@ fn balance(scheduler: &Scheduler) -> Result<()> {
     let (mut staging, mut slots) = (0, 0);
     for chunk in scheduler.chunks.iter() {
         if chunk.pins > 0
-            || chunk.host_decoded.is_some()
+            || chunk.payload.is_some()
+            || chunk.output.is_some()
+            || (chunk.decoded.is_some() && scheduler.memory.has_slots())
             || matches!(chunk.state, ChunkState::Fetching | ChunkState::Decoding)
         {
             return Err(Error::runtime(format!("nothing is under way, but a chunk waits: {chunk:?}")));
         }
-        let of = if scheduler.memory.has_slots() { &mut slots } else { &mut staging };
-        *of += chunk.slot.map_or(0, |slot| slot.len);
+        staging += chunk.decoded.as_ref().map_or(0, Lease::reserved);
+        slots += chunk.slot.as_ref().map_or(0, Range::bytes);
+    }
+    if let Some((number, _)) = scheduler.batches.iter().find(|(_, batch)| !batch.is_whole()) {
+        return Err(Error::runtime(format!("nothing is under way, but a part of batch {number} is lent")));
     }
     if !scheduler.memory.has_slots() {
         slots = staging;

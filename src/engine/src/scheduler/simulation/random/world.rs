@@ -11,14 +11,17 @@ use super::Random;
 use super::faults::{Faults, MissingKeys};
 use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
-use crate::memory::Span;
-use crate::messages::{Content, Event, GroupId, Handle, Outcome, Read, ReadRange, Task, Wave, WaveDone};
+use crate::memory::Lease;
+use crate::messages::{
+    Content, Event, GroupId, Handle, Item, ItemDone, Outcome, Payload, Read, ReadDone, ReadRange, Task, TaskDone, Wave,
+    WaveDone,
+};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::random::{below, mix};
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::expected::Batched;
-use crate::scheduler::simulation::memory::{Held, Memory};
+use crate::scheduler::simulation::memory::{Held, Memory, Span};
 use crate::scheduler::simulation::{SimulatedWork, World};
 
 /// The surroundings of one scheduler.
@@ -41,6 +44,8 @@ pub(super) struct RandomWorld<'a> {
     pub batches: Batched,
     /// For each read its chunks, and the address to which the bytes of each chunk go.
     pub reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
+    /// The last read of each chunk that was read in place.
+    pub in_place: HashMap<ChunkId, GroupId>,
     pub failed: HashSet<ChunkId>,
     pub failed_shards: HashSet<ShardId>,
     /// Whether a lane or a thread died. Then the world only checks that every batch comes to an end.
@@ -55,7 +60,11 @@ impl RandomWorld<'_> {
         let group = scheduler.reads.get(read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
         let chunk = |handle: Handle| scheduler.chunks[handle].id;
         let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
-        self.reads.insert(read.group, members.collect());
+        let members: Vec<_> = members.collect();
+        if group.in_place {
+            self.in_place.extend(members.iter().map(|&(id, _)| (id, read.group)));
+        }
+        self.reads.insert(read.group, members);
         self.memory.begin(to, Held::Reading(read.group))?;
         for (id, slot) in uploaded(read, scheduler) {
             self.memory.begin(slot, Held::Decoding(id))?;
@@ -66,16 +75,17 @@ impl RandomWorld<'_> {
     fn end_read(
         &mut self,
         read: Read,
-        to: Span,
+        lease: Lease,
         copying: bool,
         scheduler: &Scheduler,
     ) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
         let members = self.reads.get(&read.group).cloned().unwrap_or_default();
+        let (group, to) = (read.group, Span::from(&lease));
         if copying {
             for (id, slot) in uploaded(&read, scheduler) {
                 self.memory.change(slot, Held::Decoding(id), Held::Decoded(id))?;
             }
-            return Ok((vec![Event::Uploaded(read.group, Ok(Some(to.len)))], None));
+            return Ok((vec![Event::Uploaded(ReadDone { group, to: lease, result: Ok(Some(to.len)) })], None));
         }
         let abandon = |world: &mut Self| -> Result<()> {
             world.memory.change(to, Held::Reading(read.group), Held::Nothing)?;
@@ -95,11 +105,11 @@ impl RandomWorld<'_> {
             } else {
                 Err(fault("a read"))
             };
-            return Ok((vec![Event::Fetched(read.group, result)], None));
+            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result })], None));
         }
         if !in_shard && self.missing.chunk(members[0].0) {
             abandon(self)?;
-            return Ok((vec![Event::Fetched(read.group, Ok(None))], None));
+            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(None) })], None));
         }
         let len = match read.range {
             ReadRange::Whole => self.whole(members[0].0),
@@ -109,12 +119,12 @@ impl RandomWorld<'_> {
             // Nothing is read. The memory may be too small for an oversized chunk.
             self.failed.insert(members[0].0);
             abandon(self)?;
-            return Ok((vec![Event::Fetched(read.group, Ok(Some(len)))], None));
+            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(Some(len)) })], None));
         }
         self.memory.change(to, Held::Reading(read.group), Held::Read(read.group))?;
         Ok(match read.uploads.is_empty() {
-            true => (vec![Event::Fetched(read.group, Ok(Some(len)))], None),
-            false => (vec![Event::Uploading], Some(SimulatedWork::Read { read, to, copying: true })),
+            true => (vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(Some(len)) })], None),
+            false => (vec![Event::Uploading], Some(SimulatedWork::Read { read, to: lease, copying: true })),
         })
     }
 
@@ -191,6 +201,19 @@ impl RandomWorld<'_> {
         self.memory.expect(bytes, Held::Read(group))
     }
 
+    /// Checks that the bytes of an item are those of its chunk. Returns the read that brought them.
+    fn expect_item(&mut self, item: &Item) -> Result<GroupId> {
+        let (group, bytes) = match &item.encoded {
+            Some(Payload { group, bytes }) => (*group, Span::from(bytes)),
+            None => {
+                let group = self.in_place.get(&item.id).copied();
+                (group.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?, Span::from(&item.decoded))
+            }
+        };
+        self.expect_encoded(item.id, group, bytes)?;
+        Ok(group)
+    }
+
     /// Checks that jobs would read the right chunks now.
     fn expect_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
         for job in jobs {
@@ -208,31 +231,28 @@ impl RandomWorld<'_> {
 
     fn begin_task(&mut self, task: &Task, scheduler: &Scheduler) -> Result<()> {
         for item in &task.items {
-            let payload = scheduler.chunks[item.handle].payload;
-            let (group, _) = payload.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?;
-            self.expect_encoded(item.id, group, item.encoded)?;
-            if !item.in_place {
-                self.memory.begin(item.decoded, Held::Decoding(item.id))?;
+            self.expect_item(item)?;
+            if item.encoded.is_some() {
+                self.memory.begin(Span::from(&item.decoded), Held::Decoding(item.id))?;
             }
         }
         self.expect_jobs(&task.assembly.jobs[task.ready_jobs.clone()], scheduler)
     }
 
     fn end_task(&mut self, task: Task, scheduler: &Scheduler) -> Result<Vec<Event>> {
-        let mut outcomes = Vec::new();
+        let mut items = Vec::new();
         let mut run: Vec<Range<usize>> = Vec::new();
-        for item in &task.items {
-            let (group, _) =
-                scheduler.chunks[item.handle].payload.ok_or_else(|| Error::runtime("bytes were given back"))?;
-            self.expect_encoded(item.id, group, item.encoded)?;
+        for item in task.items {
+            let group = self.expect_item(&item)?;
             let good = !self.random.chance(self.faults.decode);
-            let before = if item.in_place { Held::Read(group) } else { Held::Decoding(item.id) };
+            let before = if item.encoded.is_none() { Held::Read(group) } else { Held::Decoding(item.id) };
             let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
-            self.memory.change(item.decoded, before, after)?;
+            let decoded = Span::from(&item.decoded);
+            self.memory.change(decoded, before, after)?;
             let result = if good {
-                if !self.memory.holds(item.decoded) {
+                if !self.memory.holds(decoded) {
                     // It is decoded to an output.
-                    self.batches.done(item.decoded.address, &scheduler.batches)?;
+                    self.batches.done(decoded.address, &scheduler.batches)?;
                 }
                 run.push(item.jobs.clone());
                 Ok(Layout::NONE)
@@ -240,20 +260,21 @@ impl RandomWorld<'_> {
                 self.failed.insert(item.id);
                 Err(fault("a decoder"))
             };
-            outcomes.push(Outcome { handle: item.handle, result });
+            let outcome = Outcome { handle: item.handle, result };
+            items.push(ItemDone { outcome, encoded: item.encoded, decoded: item.decoded });
         }
         run.push(task.ready_jobs.clone());
         run.into_iter().try_for_each(|jobs| self.run_jobs(&task.assembly.jobs[jobs], scheduler))?;
-        Ok(vec![Event::Decoded(outcomes, task.assembly.served, task.pinned)])
+        Ok(vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })])
     }
 
     fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
-        for chunk in &wave.chunks {
-            match (chunk.content, self.reads.contains_key(&chunk.group)) {
+        for (chunk, Payload { group, bytes }) in wave.chunks.iter().zip(&wave.payloads) {
+            match (chunk.content, self.reads.contains_key(group)) {
                 (Content::Encoded, _) | (Content::Decoded, true) => {
-                    self.expect_encoded(chunk.id, chunk.group, chunk.bytes)?
+                    self.expect_encoded(chunk.id, *group, bytes.into())?;
                 }
-                (Content::Decoded, false) => self.memory.expect(chunk.bytes, Held::Decoded(chunk.id))?,
+                (Content::Decoded, false) => self.memory.expect(bytes.into(), Held::Decoded(chunk.id))?,
             }
         }
         Ok(())
@@ -301,21 +322,22 @@ impl RandomWorld<'_> {
     fn end_broken(&mut self, work: SimulatedWork) -> Vec<Event> {
         let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
         match work {
-            SimulatedWork::Read { read, copying: true, .. } => {
-                vec![Event::Uploaded(read.group, Err(fault("everything")))]
+            SimulatedWork::Read { read, to, copying } => {
+                let done = ReadDone { group: read.group, to, result: Err(fault("everything")) };
+                vec![if copying { Event::Uploaded(done) } else { Event::Fetched(done) }]
             }
-            SimulatedWork::Read { read, .. } => vec![Event::Fetched(read.group, Err(fault("everything")))],
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Err(fault("everything")))],
             SimulatedWork::Task(task) => {
-                let outcomes = task.items.iter().map(|i| failed(i.handle)).collect();
-                vec![Event::Decoded(outcomes, task.assembly.served, task.pinned)]
+                let item = |i: Item| ItemDone { outcome: failed(i.handle), encoded: i.encoded, decoded: i.decoded };
+                let items = task.items.into_iter().map(item).collect();
+                vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })]
             }
-            SimulatedWork::Wave { lane, wave, copied } => {
+            SimulatedWork::Wave { lane, wave, .. } => {
                 let outcomes = wave.chunks.iter().map(|c| failed(c.handle)).collect();
-                let groups = Event::Copied(wave.groups());
+                let copied = Event::Copied(wave.payloads);
                 let (served, pinned) = (wave.assembly.served, wave.pinned);
                 let done = Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Err(fault("everything")) });
-                if copied { vec![done] } else { vec![groups, done] }
+                vec![copied, done]
             }
             SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
         }
@@ -345,7 +367,7 @@ impl World for RandomWorld<'_> {
             SimulatedWork::Plan => 0,
             SimulatedWork::Read { read, to, copying } => {
                 if !copying {
-                    self.begin_read(read, *to, scheduler)?;
+                    self.begin_read(read, to.into(), scheduler)?;
                 }
                 1
             }
@@ -382,9 +404,9 @@ impl World for RandomWorld<'_> {
             SimulatedWork::Read { read, to, copying } => self.end_read(read, to, copying, scheduler)?,
             SimulatedWork::Index(shard) => (vec![self.index(shard)], None),
             SimulatedWork::Task(task) => (self.end_task(task, scheduler)?, None),
-            SimulatedWork::Wave { lane, wave, copied: false } => {
+            SimulatedWork::Wave { lane, mut wave, copied: false } => {
                 self.expect_wave(&wave)?;
-                let copied = Event::Copied(wave.groups());
+                let copied = Event::Copied(std::mem::take(&mut wave.payloads));
                 (vec![copied], Some(SimulatedWork::Wave { lane, wave, copied: true }))
             }
             SimulatedWork::Wave { lane, wave, copied: true } => (vec![self.end_wave(lane, wave, scheduler)?], None),
