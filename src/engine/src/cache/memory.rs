@@ -41,6 +41,9 @@ struct Pin<'a> {
     bytes: usize,
 }
 
+/// An entry that is being filled. Nobody else finds it.
+struct NewEntry<'a>(Pin<'a>);
+
 /// An entry that was found.
 pub(super) struct Held {
     /// Bytes of the piece.
@@ -99,10 +102,10 @@ impl Memory {
         head.extend(size.to_le_bytes());
         head.extend(&name.bytes);
         head.extend(version.unwrap_or_default().as_bytes());
-        let Some(pin) = self.reserve(name.hash, head.len().saturating_add(bytes.len())) else { return };
-        pin.copy_in(0, &head);
-        pin.copy_in(head.len(), bytes);
-        self.table().filled(pin.first);
+        let Some(mut entry) = self.reserve(name.hash, head.len().saturating_add(bytes.len())) else { return };
+        entry.copy_in(0, &head);
+        entry.copy_in(head.len(), bytes);
+        self.table().filled(entry.0.first);
     }
 
     /// Removes the entry of this name.
@@ -119,11 +122,11 @@ impl Memory {
         Some(Pin::new(self, pinned))
     }
 
-    /// Reserves units for an entry of `bytes` bytes, to be filled while the pin lives.
-    fn reserve(&self, hash: u64, bytes: usize) -> Option<Pin<'_>> {
+    /// Reserves units for an entry of `bytes` bytes, to be filled now.
+    fn reserve(&self, hash: u64, bytes: usize) -> Option<NewEntry<'_>> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|&n| n <= self.units)?;
         let pinned = self.table().reserve(hash, units, bytes as u64, &self.counters.evictions)?;
-        Some(Pin::new(self, pinned))
+        Some(NewEntry(Pin::new(self, pinned)))
     }
 
     /// Bytes that the cache takes when it is full, table included.
@@ -162,8 +165,8 @@ impl<'a> Pin<'a> {
         (found == name.bytes).then_some((Lengths { version_len, size, len }, at))
     }
 
-    /// Returns the ranges of the block that have `len` bytes of the entry from byte `at` on, in order: offset and bytes.
-    /// Panics if they reach beyond its end.
+    /// Returns the ranges of the block that have `len` bytes of the entry from byte `at` on, in order: offset and
+    /// bytes. Panics if they reach beyond its end.
     fn ranges(&self, at: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "a part of an entry beyond its end");
         let (mut skip, mut left) = (at, len);
@@ -181,19 +184,20 @@ impl<'a> Pin<'a> {
         for (offset, len) in self.ranges(at, to.len()) {
             let (here, rest) = to.split_at_mut(len);
             let bytes = self.memory.block.at(offset, len);
-            // SAFETY: the bytes are in the block, which lives as long as `memory`; while an entry is pinned they belong
-            // to it alone, and only the thread that reserved it writes it, before it is ready.
+            // SAFETY: the bytes are in the block, which lives as long as `memory`. While an entry is pinned they belong
+            // to it alone, and only a `NewEntry` writes to them, before the entry is found.
             unsafe { bytes.copy_to_nonoverlapping(here.as_mut_ptr(), len) };
             to = rest;
         }
     }
+}
 
-    /// Copies to the entry. Only for the thread that reserved it.
-    fn copy_in(&self, at: usize, mut from: &[u8]) {
-        for (offset, len) in self.ranges(at, from.len()) {
+impl NewEntry<'_> {
+    fn copy_in(&mut self, at: usize, mut from: &[u8]) {
+        for (offset, len) in self.0.ranges(at, from.len()) {
             let (here, rest) = from.split_at(len);
-            let bytes = self.memory.block.at(offset, len);
-            // SAFETY: as above; nobody finds an entry that is being filled.
+            let bytes = self.0.memory.block.at(offset, len);
+            // SAFETY: as above, and nobody else finds the entry.
             unsafe { bytes.copy_from_nonoverlapping(here.as_ptr(), len) };
             from = rest;
         }

@@ -134,7 +134,7 @@ impl Lane {
             // The memory is about to be used again, so no copy from it may be in flight.
             let _ = self.stream.synchronize();
         }
-        self.copied(&mut wave);
+        self.give_back(&mut wave);
         let outcomes = wave
             .chunks
             .iter()
@@ -152,7 +152,7 @@ impl Lane {
     }
 
     /// Gives the bytes of the wave's chunks back, if that has not happened yet. No copy from them may be in flight.
-    fn copied(&self, wave: &mut Wave) {
+    fn give_back(&self, wave: &mut Wave) {
         if !wave.payloads.is_empty() {
             let payloads = std::mem::take(&mut wave.payloads);
             let _ = self.shared.events.send(crate::messages::Event::Copied(payloads));
@@ -199,7 +199,7 @@ impl Lane {
         self.assembled.record(&self.stream)?;
         if copies {
             self.copied.synchronize()?;
-            self.copied(wave);
+            self.give_back(wave);
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.assembled.synchronize()?;

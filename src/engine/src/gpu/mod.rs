@@ -29,13 +29,14 @@ use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
+    // The first field is dropped first: lanes use the memory of the other fields.
+    pub lanes: Box<dyn Lanes>,
     /// Page-locked host memory for encoded chunks.
     pub staging: HostBlock,
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
     /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
     pub gds_buffer: Option<(u64, usize)>,
-    pub lanes: Box<dyn Lanes>,
     /// Registrations with cuFile, then device memory. To be dropped in this order, after the lanes and all threads that
     /// read.
     pub owned: Vec<Box<dyn Send>>,

@@ -63,7 +63,8 @@ impl Upload for StreamUpload {
 
 impl Drop for StreamUpload {
     fn drop(&mut self) {
-        // The lease is dropped next, and its memory may be freed. If the device has failed, nothing is in flight any more.
+        // The lease is dropped next, and its memory may be freed. If the device has failed, nothing is in flight any
+        // more.
         let _ = self.stream.device().bind().and_then(|()| self.stream.synchronize());
     }
 }

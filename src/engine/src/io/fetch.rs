@@ -1,6 +1,6 @@
-//! Executes one read: copies encoded bytes from a store or the cache to the memory that was leased to the read. Also reads
-//! shard indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks
-//! for remote ones ([`crate::io::requests`]).
+//! Executes one read: copies encoded bytes from a store or the cache to the memory that was leased to the read. Also
+//! reads shard indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]),
+//! tasks for remote ones ([`crate::io::requests`]).
 
 use std::sync::Arc;
 use std::time::Instant;

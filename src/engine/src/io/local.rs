@@ -119,12 +119,12 @@ impl CopyStream {
     }
 }
 
-/// What a thread has done with a read.
-enum Done {
-    /// It has ended, with this event.
-    Event(Event),
-    /// It brought this number of bytes, of which parts are to be copied to the device.
-    ToUpload(Read, Lease, usize),
+/// What follows a read.
+enum Next {
+    /// It has ended, and the scheduler is told.
+    Tell(Event),
+    /// It brought this number of bytes. Parts of them are copied to the device.
+    Upload(Read, Lease, usize),
 }
 
 /// One thread. It reads the next chunk while the device copies the last one. So at most two reads for each thread use
@@ -175,7 +175,7 @@ impl Thread {
     /// Executes a read and starts its uploads. False if the scheduler has ended.
     fn handle(&self, work: LocalRead) -> bool {
         let range = nvtx::range(c"dali_zarr read");
-        let done = match work {
+        let next = match work {
             LocalRead::Read(read, mut to) => {
                 let gds = read.gds.zip(self.storage.as_deref());
                 let result = match gds {
@@ -183,13 +183,13 @@ impl Thread {
                     None => self.fetch(&read, &mut to),
                 };
                 match result {
-                    Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => Done::ToUpload(read, to, len),
-                    result => Done::Event(Event::Fetched(ReadDone { group: read.group, to, result })),
+                    Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => Next::Upload(read, to, len),
+                    result => Next::Tell(Event::Fetched(ReadDone { group: read.group, to, result })),
                 }
             }
             LocalRead::Index(shard, key) => {
                 let store = self.shared.chunk_index.store(shard.array, shard.part);
-                Done::Event(Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))))
+                Next::Tell(Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))))
             }
         };
         drop(range);
@@ -198,13 +198,13 @@ impl Thread {
         if stream.as_mut().is_some_and(|stream| !stream.finish(&self.shared)) {
             return false;
         }
-        let event = match (done, &mut stream) {
-            (Done::ToUpload(read, from, len), Some(stream)) => return stream.start(&read, from, len, &self.shared),
+        let event = match (next, &mut stream) {
+            (Next::Upload(read, from, len), Some(stream)) => return stream.start(&read, from, len, &self.shared),
             // Without a device there are no uploads.
-            (Done::ToUpload(read, to, len), None) => {
+            (Next::Upload(read, to, len), None) => {
                 Event::Fetched(ReadDone { group: read.group, to, result: Ok(Some(len)) })
             }
-            (Done::Event(event), _) => event,
+            (Next::Tell(event), _) => event,
         };
         self.shared.events.send(event).is_ok()
     }

@@ -44,18 +44,22 @@ unsafe impl Send for HostBlock {}
 // SAFETY: as above; the block itself has no interior state.
 unsafe impl Sync for HostBlock {}
 
+/// Returns the bytes that are mapped for a block of `len` bytes. The system maps no empty range.
+fn mapped(len: usize) -> usize {
+    len.max(4096)
+}
+
 impl HostBlock {
-    /// Maps `len` bytes (at least one page), zeroed. Pages take no memory until they are used, and stay afterwards.
+    /// Maps `len` bytes, zeroed. Pages take no memory until they are used, and stay afterwards.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn map(len: usize) -> Result<Self> {
-        let len = len.max(4096);
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                len,
+                mapped(len),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -70,11 +74,12 @@ impl HostBlock {
         }
         // Page faults cost more than the copies themselves; huge pages make them rare. Only advice: failure is fine.
         // SAFETY: the range was just mapped.
-        unsafe { libc::madvise(base, len, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(base, mapped(len), libc::MADV_HUGEPAGE) };
         Ok(Self { base: NonNull::new(base.cast()).expect("mmap doesn't return null"), len, backing: Backing::Mapped })
     }
 
-    /// Makes a block of the `len` bytes at `base` (which may be null if `len` is 0). The block drops `owner` at its end.
+    /// Makes a block of the `len` bytes at `base` (which may be null if `len` is 0). The block drops `owner` at its
+    /// end.
     ///
     /// # Safety
     /// The bytes must be initialised, and valid until `owner` is dropped. Only users of the block may use them.
@@ -116,7 +121,7 @@ impl Drop for HostBlock {
     fn drop(&mut self) {
         if matches!(self.backing, Backing::Mapped) {
             // SAFETY: mapped by `map` with this length. Whoever uses a range of the block keeps it alive.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+            unsafe { libc::munmap(self.base.as_ptr().cast(), mapped(self.len)) };
         }
     }
 }

@@ -35,9 +35,8 @@ impl HostArena {
         self.free.release(lease.into_range(&self.block));
     }
 
-    /// Keeps the first `bytes` bytes of a lease, and frees the rest of its range. Panics if another block lent it, or if
-    /// it is shorter.
-    #[must_use]
+    /// Keeps the first `bytes` bytes of a lease, and frees the rest of its range. Panics if another block lent it, or
+    /// if it is shorter.
     pub fn shorten(&mut self, lease: Lease, bytes: usize) -> Lease {
         assert!(bytes <= lease.len(), "a lease can't grow");
         let range = self.free.shrink(lease.into_range(&self.block), bytes);

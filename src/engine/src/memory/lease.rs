@@ -176,8 +176,8 @@ impl Deref for Part {
 
     fn deref(&self) -> &[u8] {
         let first = self.block.at(self.lease + self.offset, self.len);
-        // SAFETY: the bytes live as long as the block, which `self` keeps alive. Nobody writes to a shared lease, and it
-        // is shared at least until `self` comes back.
+        // SAFETY: the bytes live as long as the block, which `self` keeps alive. Nobody writes to a shared lease, and
+        // it is shared at least until `self` comes back.
         unsafe { std::slice::from_raw_parts(first, self.len) }
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that is reserved once and used by many threads: arenas for chunks, buffers for finished batches.
 //!
-//! Different threads use disjoint ranges of one block at the same time. Each range that is written has a [`Lease`], which
-//! only the lender of the block can make: a [`HostArena`] for chunks, a [`HostBuffer`] for the outputs of a batch. Code
-//! that reads and decodes has leases and parts of leases, and needs no `unsafe`. Code that assembles batches and code of
-//! the GPU use addresses. They take them from a lease or part that somebody keeps meanwhile.
+//! Different threads use disjoint ranges of one block at the same time. Each range to which chunks are read or decoded
+//! has a [`Lease`], which only the lender of the block can make: a [`HostArena`] for chunks, a [`HostBuffer`] for the
+//! outputs of a batch. So code that reads and decodes needs no `unsafe`. Code that assembles batches and code of the
+//! GPU use addresses, of memory that the scheduler, a wave or a copy stream holds meanwhile.
 
 pub mod arena;
 mod block;

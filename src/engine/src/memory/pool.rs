@@ -107,9 +107,8 @@ impl HostBuffer {
     /// Takes a lease back. Panics if another buffer lent it.
     pub(crate) fn give_back(&mut self, lease: Lease) {
         let Range { offset, .. } = lease.into_range(self.block());
-        if let Ok(at) = self.lent.binary_search_by_key(&offset, |lent| lent.0) {
-            self.lent.remove(at);
-        }
+        let at = self.lent.binary_search_by_key(&offset, |lent| lent.0).expect("each lease of the buffer is listed");
+        self.lent.remove(at);
     }
 
     /// Whether no part is lent.

@@ -1,8 +1,8 @@
 //! The messages between the scheduler and other threads: the work that it hands out, and the events that come back.
 //!
-//! Work owns the memory that it uses: a read has a lease of its destination, a chunk to be decoded has its part of a read
-//! and a lease of its output. The event that ends the work brings them back, and only then can the scheduler use the
-//! memory again. Device addresses, and the addresses in jobs, are numbers. They are valid until the event arrives.
+//! Work owns the memory that it uses: a read has a lease of its destination, a chunk to be decoded has its part of a
+//! read and a lease of its output. The event that ends the work brings them back, and only then can the scheduler use
+//! the memory again. Device addresses, and the addresses in jobs, are numbers. They are valid until the event arrives.
 //!
 //! ```text
 //! planner ─ plans ─> scheduler ─ reads ──> io: threads for local stores, tasks for remote ones ──┐

@@ -14,13 +14,14 @@ use crate::scheduler::DeviceArena;
 
 /// The memory of a reader, reserved.
 pub(super) struct Memory {
+    // The first field is dropped first: lanes use the memory of the other fields.
+    pub lanes: Option<Box<dyn Lanes>>,
     pub staging: HostArena,
     pub slots: Option<DeviceArena>,
     pub gds_buffer: Option<DeviceArena>,
     /// Whether GPUDirect Storage reads files to the device.
     pub gds: bool,
     pub pools: Vec<Arc<Pool>>,
-    pub lanes: Option<Box<dyn Lanes>>,
     pub owned: Vec<Box<dyn Send>>,
 }
 

@@ -215,8 +215,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts one read to `to` for the chunks of `group`. They lie in one value, or in one object with this name and version.
-    /// `of` is any one of these chunks.
+    /// Starts one read to `to` for the chunks of `group`. They lie in one value, or in one object with this name and
+    /// version. `of` is any one of these chunks.
     pub(super) fn read(
         &mut self,
         group: Group,

@@ -1,5 +1,5 @@
-//! The batches in preparation, in order: planned, then active (with memory for their outputs), then delivered. A batch is
-//! *served* with a chunk when its jobs for this chunk are handed out.
+//! The batches in preparation, in order: planned, then active (with memory for their outputs), then delivered. A batch
+//! is *served* with a chunk when its jobs for this chunk are handed out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ impl Batches {
         }
     }
 
-    /// Activates the next planned batch and returns its number. `None` if there is no batch, or no memory for its outputs
-    /// now.
+    /// Activates the next planned batch and returns its number. `None` if there is no batch, or no memory for its
+    /// outputs now.
     ///
     /// # Errors
     /// If the system refuses host memory.

@@ -177,7 +177,8 @@ impl Scheduler {
 
     // ---- chunks that are decoded, missing or failed ----
 
-    /// Records that the jobs of a task or wave have run: these uses are served, and the ready jobs have read these chunks.
+    /// Records that the jobs of a task or wave have run: these uses are served, and the ready jobs have read these
+    /// chunks.
     pub(super) fn served(&mut self, served: &[Served], pinned: &[Handle]) {
         self.batches.served(served);
         for &handle in pinned {

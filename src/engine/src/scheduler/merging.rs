@@ -104,7 +104,8 @@ impl Scheduler {
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
         let (chunk_index, id) = (Arc::clone(&self.shared.chunk_index), self.chunks[handle].id);
-        // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them all.
+        // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them
+        // all.
         if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
             self.locate(shard);
             return match self.chunks[handle].place.location {

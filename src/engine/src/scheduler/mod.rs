@@ -143,7 +143,7 @@ struct Backends {
 
 /// The scheduler of one reader. Its methods are spread over the files of this module, by subject.
 pub(crate) struct Scheduler {
-    // The first field is dropped first: threads use the device memory of the other fields until they have ended.
+    // The first field is dropped first: threads use the memory of the other fields until they have ended.
     backends: Backends,
     shared: Shared,
     rules: Rules,

@@ -1,7 +1,7 @@
 //! The reads under way, and the memory that each holds until no chunk needs its bytes any more.
 //!
-//! While a read is under way, it has the lease of its destination. Afterwards the lease is here, shared by the chunks of
-//! the read: each has its [`Payload`].
+//! While a read is under way, it has the lease of its destination. Afterwards the lease is here, shared by the chunks
+//! of the read: each has its [`Payload`].
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

@@ -43,7 +43,8 @@ impl Chunks {
         self.queue.deliver();
     }
 
-    /// Records that the last planned batch needs a chunk, for this use in its plan. A chunk that is not in the table is added and queued.
+    /// Records that the last planned batch needs a chunk, for this use in its plan. A chunk that is not in the table is
+    /// added and queued.
     pub fn need(&mut self, id: ChunkId, place: Place, batch: u64, chunk_use: u32) -> Handle {
         let (handle, new) = self.table.entry(id, place, self.order + 1);
         if new {

@@ -83,8 +83,8 @@ pub(in crate::scheduler) struct Chunk {
     pub layout: Layout,
     /// Number of tasks and waves that use its memory.
     pub pins: u32,
-    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a decode
-    /// thread or a lane has them.
+    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a
+    /// decode thread or a lane has them.
     pub payload: Option<Payload>,
     /// Whether a decode thread decodes it now although the GPU could.
     pub is_shared: bool,

@@ -60,7 +60,7 @@ const STAGING: u64 = 1 << 50;
 const SLOTS: u64 = 1 << 51;
 const OUTPUTS: u64 = 1 << 52;
 /// Bytes of address space for one output of one batch.
-pub(crate) const OUTPUT_SPACE: u64 = 1 << 40;
+const OUTPUT_SPACE: u64 = 1 << 40;
 /// Bytes of address space for all buffers of one output in host memory.
 const POOL_SPACE: u64 = 1 << 52;
 

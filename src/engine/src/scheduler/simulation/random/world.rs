@@ -269,6 +269,9 @@ impl RandomWorld<'_> {
     }
 
     fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
+        if wave.chunks.len() != wave.payloads.len() {
+            return Err(Error::runtime("a wave has chunks without bytes"));
+        }
         for (chunk, Payload { group, bytes }) in wave.chunks.iter().zip(&wave.payloads) {
             match (chunk.content, self.reads.contains_key(group)) {
                 (Content::Encoded, _) | (Content::Decoded, true) => {
