@@ -87,6 +87,9 @@ const char *dali_zarr_last_error(void);
  * keys:
  *
  *   "kind": "value", "type", "index", "runtime" or "memory", as the status,
+ *   "code": what went wrong: "invalid", "wrong_type", "out_of_range", "out_of_memory", "not_found",
+ *     "permission_denied", "unavailable", "replaced", "damaged", "unsupported", "interrupted", "internal" or
+ *     "failed". No name is ever changed or removed, and there may be new ones,
  *   "message": the text of dali_zarr_last_error, but with its NULs,
  *   "store", "array": where the error happened. For a store that refers to files of another store, the first one,
  *   "chunk", "inner_chunk": the key of the chunk or shard; the inner chunk's coordinates in the array's grid of
@@ -101,6 +104,12 @@ const char *dali_zarr_last_error(void);
  * Unknown values are null. Programs should use these details instead of parsing messages. Valid as long as the
  * message. */
 const char *dali_zarr_last_error_details(void);
+
+/* Sets `*details` to the details of the error of a DALI operator, as those of dali_zarr_last_error_details; an empty
+ * text if there is none. `text` is the text of the exception that DALI raised on any thread: it contains the operator's
+ * message. The last 64 errors of this process's operators are kept. The text is valid until the next call on this
+ * thread that returns a text. */
+int32_t dali_zarr_operator_error(const char *text, const char **details);
 
 /* Returns the status of the last error on this thread; DALI_ZARR_OK if there was no error. */
 int32_t dali_zarr_last_error_status(void);

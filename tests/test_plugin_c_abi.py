@@ -111,19 +111,20 @@ def test_errors_tell_where_they_happened(program, store):
     spec = {"path": str(store), "arrays": ["a"], "dims": "time", "batch_size": 5}
     kind, message, found = details(program(json.dumps(spec), 3))
     place = {"store": str(store), "array": "a", "chunk": "a/c/1/0/0"}
-    assert (kind, found) == ("runtime", {**place, "message": message})
+    assert (kind, found) == ("runtime", {**place, "code": "damaged", "message": message})
     assert message.startswith(f"zarr_reader: store {store}, array 'a', chunk a/c/1/0/0: ")
     chunk.unlink()
     chunk.symlink_to(chunk)
     kind, message, found = details(program(json.dumps(spec), 3))
     assert (kind, found.pop("source")) == ("runtime", "Too many levels of symbolic links (os error 40)")
-    assert found == {**place, "key": "a/c/1/0/0", "message": message}
+    assert found == {**place, "code": "unavailable", "key": "a/c/1/0/0", "message": message}
     kind, message, found = details(program(json.dumps({**spec, "arrays": ["b"]}), 1))
-    assert (kind, found) == ("value", {"store": str(store), "name": "b", "known": ["a", "time"], "message": message})
+    place = {"store": str(store), "known": ["a", "time"]}
+    assert (kind, found) == ("value", {**place, "code": "not_found", "name": "b", "message": message})
     kind, message, found = details(program(json.dumps({"path": str(store)}), 1))
-    assert (kind, found) == ("value", {"store": str(store), "known": ["a", "time"], "message": message})
+    assert (kind, found) == ("value", {**place, "code": "invalid", "message": message})
     kind, message, found = details(program(json.dumps({**spec, "dims": "tim"}), 1))
-    assert (kind, found) == ("value", {"name": "tim", "known": ["time", "lat", "lon"], "message": message})
+    assert (kind, found) == ("value", {"code": "invalid", "name": "tim", "known": ["time", "lat", "lon"], "message": message})
 
 
 def test_a_shard_with_a_damaged_inner_chunk_is_told_with_its_coordinates(program, tmp_path):

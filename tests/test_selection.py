@@ -191,6 +191,8 @@ def test_the_command_line(era5, capsys, monkeypatch):
         ({"sel": {"time": slice(None)}, "roi_start": [2]}, ValueError, "expected roi_start or a selection"),
         ({"isel": {"level": 9}}, IndexError, "index 9 is out of bounds"),
         ({"isel": {"level": 1.5}}, TypeError, "expected integers, a slice or bools, but found 1.5"),
+        ({"isel": {"level": ["1"]}}, TypeError, r"expected integers, a slice or bools, but found \['1'\]"),
+        ({"isel": {"level": [1, None]}}, TypeError, r"expected integers, a slice or bools, but found \[1, None\]"),
         ({"sel": [500]}, TypeError, "expected a dictionary from dimensions to labels"),
         ({"method": "nearest"}, ValueError, "method: expected labels in sel that aren't slices"),
         ({"sel": {"level": 500}, "tolerance": 1}, ValueError, "tolerance: expected a method too"),

@@ -21,6 +21,7 @@ from types import ModuleType
 from . import _load
 from ._arguments.types import ReaderArguments
 from ._build import DALI_VERSIONS, VERSION
+from ._failures import error_details
 from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
 from ._reader import describe, zarr_reader
@@ -30,8 +31,8 @@ from ._statistics.accepted import TakenArguments
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSIONS", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
-    "stats", "zarr_reader",
+    "DALI_VERSIONS", "Explanation", "__version__", "counters", "error_details", "explain", "from_xarray", "plugin_path", "splits",
+    "statistics", "stats", "zarr_reader",
 ]
 __version__ = VERSION
 

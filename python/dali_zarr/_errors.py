@@ -5,7 +5,6 @@ import atexit
 import contextlib
 import functools
 import importlib
-import re
 import signal
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
@@ -13,41 +12,38 @@ from threading import get_ident, main_thread
 from typing import Any
 
 from . import _dali, _log, _native
-
-# The engine's message, between DALI's text about where the operator was made and DALI's closing lines.
-_MESSAGE = re.compile(r"(?:^|\n)(zarr_reader(?: '[^'\n]*')?: .*?)(?=\n(?:Current pipeline object|Stacktrace)|\Z)", re.DOTALL)
-
-# The engine's message, once :func:`first` has put it first.
-_SHORT = re.compile(r"(zarr_reader(?: '[^'\n]*')?: .*?)\n\n(?:Critical error|Error in) ", re.DOTALL)
+from ._failures import Failure, attach, failure_of
 
 
-def first(text: str) -> str:
-    """Moves the reader's own message, if there is one, to the front of a text of DALI's."""
-    found = _MESSAGE.search(text)
-    if found is None or found.start(1) == 0:
+def _first(text: str, failure: Failure) -> str:
+    """Moves the reader's own message to the front of a text of DALI's that has it."""
+    before, _, after = text.partition(failure.raw)
+    if not before:
         return text
-    rest = (text[: found.start(1)] + text[found.end(1) :]).replace("\nencountered:\n", "\n")
-    return f"{_native.hinted(found[1].rstrip())}\n\n{rest.strip()}"
+    rest = (before + after).replace("\nencountered:\n", "\n")
+    return f"{failure.message}\n\n{rest.strip()}"
 
 
 def shorten(error: Exception) -> None:
     """Cuts an error's text after the reader's own message. This is for pipelines that users didn't write: where the
     operator was made doesn't help them. Errors of other operators stay as they are."""
-    found = _SHORT.match(str(error))
-    if found is not None:
-        error.args = (found[1],)
+    failure = failure_of(error)
+    if failure is not None:
+        error.args = (failure.message,)
 
 
 def _translated(method: Callable[..., Any], *positional: Any, **arguments: Any) -> Any:
     try:
         return method(*positional, **arguments)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        text = first(str(error))
-        lacking = _native.memory_error() if isinstance(error, RuntimeError) else None
-        if lacking is not None and lacking in text:
-            raise MemoryError(text) from None
-        if text != str(error):
-            error.args = (text,)
+        failure = None if failure_of(error) else _native.operator_error(str(error))
+        if failure is None:
+            raise
+        text = _first(str(error), failure)
+        if failure.details["kind"] == "memory":
+            raise attach(MemoryError(text), failure) from None
+        error.args = (text,)
+        attach(error, failure)
         raise
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from ._hints import did_you_mean
+from ._failures import Failure, attach
 
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
@@ -40,8 +40,8 @@ def bind(path: Path) -> None:
     global _library, _library_with_gil
     library = ctypes.CDLL(str(path))
     text, size = ctypes.c_char_p, ctypes.c_size_t
-    library.dali_zarr_last_error.restype = text
     library.dali_zarr_last_error_details.restype = text
+    library.dali_zarr_operator_error.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(text), size]
     library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_arrays.argtypes = [text, ctypes.POINTER(text)]
@@ -80,18 +80,12 @@ def _check(status: int) -> None:
         raise _error(status)
 
 
-def _error(status: int, after: str = "") -> Exception:
-    """Makes the exception of the last call on this thread, which returned ``status``; ``after`` follows its message."""
-    message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
-    error = _ERRORS.get(status, RuntimeError)(hinted(message) + after)
-    error.__dict__["unknown_name"] = last_error().get("name")
-    return error
-
-
-def unknown_name(error: Exception) -> str | None:
-    """Returns the name of an array, a dimension or an option that doesn't exist, if this error of the library is about
-    one."""
-    return error.__dict__.get("unknown_name")
+def _error(status: int, place: Callable[[str], str] | None = None) -> Exception:
+    """Makes the exception of the last call on this thread, which returned ``status``. After its message stands what
+    ``place`` returns for the place where the operator was made."""
+    failure = Failure(json.loads(_loaded().dali_zarr_last_error_details()))
+    after = place(failure.details["operator"] or "") if place else ""
+    return attach(_ERRORS.get(status, RuntimeError)(failure.message + after), failure)
 
 
 def interruptible(work: Callable[[], T]) -> T:
@@ -136,7 +130,7 @@ def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
         while not opened.value:
             status = library.dali_zarr_wait_opened(_WAIT_MS, ctypes.byref(opened))
             if status:
-                raise _error(status, place(last_error().get("operator") or ""))
+                raise _error(status, place)
     finally:
         _check(library.dali_zarr_defer_opening(0))
 
@@ -153,27 +147,13 @@ def interrupt() -> None:
         _library.dali_zarr_interrupt()
 
 
-def last_error() -> dict[str, Any]:
-    """Returns the last error on this thread: ``kind``, ``message``, ``store``, ``array``... The header explains the
-    keys, at ``dali_zarr_last_error_details``. Empty if there was none."""
-    return json.loads(_loaded().dali_zarr_last_error_details() or b"{}")
-
-
-def hinted(message: str) -> str:
-    """Returns a message. If it is that of the last error on this thread, about a name that doesn't exist, the array or
-    dimension that was probably meant is added at the end."""
-    error = last_error()
-    if error.get("message") != message or error["name"] is None:
-        return message
-    hint = did_you_mean(error["name"], error["known"], "")
-    return f"{message}; {hint}" if hint else message
-
-
-def memory_error() -> str | None:
-    """Returns the message of the last error on this thread (of a call, or of an operator built here) if memory was
-    lacking, else None."""
-    error = last_error()
-    return error["message"] if error.get("kind") == "memory" else None
+def operator_error(text: str) -> Failure | None:
+    """Returns the error of an operator whose message is in ``text``, the text of an exception of DALI's; None if it is
+    none of the last errors. DALI runs operators on threads of its own, so the last error of this thread is no help."""
+    details = ctypes.c_char_p()
+    # A C string ends at the first NUL. The library writes NULs as two characters.
+    _check(_loaded().dali_zarr_operator_error(text.replace("\0", "\\0").encode("utf-8", "replace"), ctypes.byref(details)))
+    return Failure(json.loads(details.value)) if details.value else None
 
 
 def set_nvcomp_dirs(dirs: list[str]) -> None:

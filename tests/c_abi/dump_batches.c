@@ -111,6 +111,9 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(NULL, 1));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(&null_dir, 1));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operator_error(NULL, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operator_error("\xff", NULL));
+  if (dali_zarr_operator_error("\xff", &text) != DALI_ZARR_OK || strlen(text) != 0) return 106;
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain(NULL, &text));
   if (text) return 104; /* set to NULL by a failed call */
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{}", NULL));

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arguments, _native, _progress
+from .._failures import error_details
 from .._selection import indexers, select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
@@ -84,7 +85,7 @@ class _Store:
                     reader.skip()
                 except RuntimeError as error:
                     at = [int(i) + low for i, low in zip(np.unravel_index(number, grid), first, strict=True)] if grid else []
-                    _note(entry, at, str(error), _native.last_error()["chunk"])
+                    _note(entry, at, str(error), error_details(error).get("chunk"))
                 entry["chunks"] += 1
                 yield
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _native
+from .. import _arguments
 from .._arguments.types import Paths, StorageOptions
+from .._failures import error_details
 from . import origins
 from .axes import Axes
 from .lookup import Positions, shown
@@ -81,7 +82,7 @@ def _axes(arguments: dict[str, Any]) -> Axes:
     try:
         return Axes.of_reader(_arguments.to_places(arguments))
     except ValueError as error:
-        renamed = _native.unknown_name(error)
+        renamed = error_details(error).get("name")
         if renamed not in arguments["arrays"]:
             raise
         raise ValueError(

@@ -55,13 +55,15 @@ def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
         TypeError: It is none of these.
     """
     _check_form(name, dim, indexer)
-    # An empty list has no type of its own.
-    dtype = np.int64 if not isinstance(indexer, slice) and np.size(indexer) == 0 else None
+    index = indexer
+    if not isinstance(indexer, slice):
+        # An empty list has no type of its own.
+        index = np.asarray(indexer, np.int64 if np.size(indexer) == 0 else None)
+        if index.dtype.kind not in "iub":
+            raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}")
     try:
-        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer, dtype)]
+        found = np.arange(length)[index]
     except IndexError as error:
-        if "valid indices" in str(error) or "must be of integer" in str(error):
-            raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}") from None
         raise IndexError(f"zarr_reader: {name}: {dim!r}: {error}") from None
     return _checked(name, dim, indexer, np.asarray(found))
 
@@ -107,10 +109,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         hint = "" if isinstance(label, slice) else _of_calendar(_labels(label), variable)
         said = f"; {hint}" if hint else f": {error}"
         raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} can't be looked up{said}") from error
-    except Exception as error:
-        # pandas has an error of its own for coordinates that aren't unique, and for labels of strange types.
-        if type(error).__name__ != "InvalidIndexError":
-            raise
+    # For coordinates that aren't unique, and for labels of strange types. The class is looked up only after an error.
+    except needed("pandas", "selecting by label").errors.InvalidIndexError as error:
         values: list[Any] = [] if variable is None else np.asarray(variable.values).tolist()
         if len(set(values)) == len(values):
             kind = type(given).__name__

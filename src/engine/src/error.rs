@@ -1,11 +1,15 @@
-//! Errors as values: a kind and a place that a program can match, a source, and a sentence that a person can act on.
+//! Errors as values: a code, a kind and a place that a program can match, a source, and a sentence that a person can
+//! act on. No code of this project reads the sentence.
+
+mod code;
+
+pub use code::Code;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The kind of an error: it says what a handler can do about it. The names are those of the Python exceptions that DALI
-/// raises.
+/// The kind of an error: which Python exception DALI raises. [`Code`] says more precisely what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum ErrorKind {
@@ -113,6 +117,7 @@ pub struct Error(Arc<Inner>);
 #[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
+    code: Code,
     message: String,
     site: Site,
     unknown: Option<UnknownName>,
@@ -126,8 +131,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error of `kind`. The message says what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let (message, site) = (message.into(), Site::default());
-        Self(Arc::new(Inner { kind, message, site, unknown: None, source: None, refused: false }))
+        let (code, message, site) = (Code::of_kind(kind), message.into(), Site::default());
+        Self(Arc::new(Inner { kind, code, message, site, unknown: None, source: None, refused: false }))
+    }
+    /// Makes an error of `code`, and of the kind that belongs to this code.
+    pub fn coded(code: Code, message: impl Into<String>) -> Self {
+        Self::new(code.kind(), message).with_code(code)
+    }
+    /// Makes an error of [`Code::Damaged`].
+    pub fn damaged(message: impl Into<String>) -> Self {
+        Self::coded(Code::Damaged, message)
     }
     /// Makes an error of [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
@@ -151,7 +164,7 @@ impl Error {
     }
     /// Marks the error as a refusal of access by a store. Some stores also refuse access to keys that don't exist.
     pub(crate) fn refusing(self) -> Self {
-        self.with(|inner| inner.refused = true)
+        self.with(|inner| (inner.code, inner.refused) = (Code::PermissionDenied, true))
     }
     /// Whether the error is a refusal of access by a store.
     pub(crate) fn is_refused(&self) -> bool {
@@ -160,6 +173,10 @@ impl Error {
     /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+    /// Returns what went wrong. It stays the same if the kind is changed.
+    pub fn code(&self) -> Code {
+        self.0.code
     }
     /// Returns the message, without the kind. It names the place, and includes what the source says.
     pub fn message(&self) -> &str {
@@ -199,10 +216,17 @@ impl Error {
     pub fn unknown(self, name: Option<&str>, known: Vec<String>) -> Self {
         self.with(|inner| inner.unknown = Some(UnknownName { name: name.map(str::to_owned), known }))
     }
-    /// Changes the kind, so that handlers treat the error differently. It no longer counts as a refusal of access.
+    /// Changes the kind, so that handlers treat the error differently. It no longer counts as a refusal of access. The
+    /// code stays, unless it says no more than the kind.
     #[must_use]
     pub fn of_kind(self, kind: ErrorKind) -> Self {
-        self.with(|inner| (inner.kind, inner.refused) = (kind, false))
+        let code = if self.0.code == Code::of_kind(self.0.kind) { Code::of_kind(kind) } else { self.0.code };
+        self.with(|inner| (inner.kind, inner.code, inner.refused) = (kind, code, false))
+    }
+    /// Says more precisely what went wrong. The kind stays.
+    #[must_use]
+    pub fn with_code(self, code: Code) -> Self {
+        self.with(|inner| inner.code = code)
     }
     fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.0));
@@ -258,6 +282,7 @@ mod tests {
         let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
         assert_eq!(source.raw_os_error(), Some(libc::EIO));
         let value = error.of_kind(ErrorKind::Value);
+        assert_eq!(value.code(), Code::PermissionDenied, "what happened stays");
         assert_eq!((value.kind(), value.is_refused(), value.message()), (ErrorKind::Value, false, "store a: no"));
     }
 }

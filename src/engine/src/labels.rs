@@ -204,6 +204,7 @@ fn unreadable(name: &str, error: &Error) -> Error {
              give indices"
         ),
     )
+    .with_code(error.code())
 }
 
 #[cfg(test)]

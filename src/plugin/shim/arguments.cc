@@ -33,7 +33,7 @@ dali::DALIDataType ToDali(engine::DType type) {
     case engine::DType::F32: return DALI_FLOAT;
     case engine::DType::F64: return DALI_FLOAT64;
   }
-  throw dali::DaliRuntimeError("zarr_reader: the engine named an element type that the operator doesn't know");
+  Fail("the engine named an element type that the operator doesn't know");
 }
 
 namespace {
@@ -104,8 +104,7 @@ std::string Value(const dali::OpSpec &spec, const std::string &name, dali::DALID
     case DALI_FLOAT_VEC: return List<float>(spec, name);
     case DALI_STRING_VEC: return List<std::string>(spec, name);
     default:
-      throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: ", name, " is of the type ", type,
-                                                     ", which the operator can't hand to the engine"));
+      Fail(dali::make_string("internal error: ", name, " is of the type ", type, ", which the operator can't hand to the engine"));
   }
 }
 
@@ -158,6 +157,11 @@ void Check(const engine::Status &status) {
     case engine::Kind::Memory: break;  // the Python package turns it into a MemoryError
   }
   throw dali::DaliRuntimeError(message);
+}
+
+void Fail(const std::string &message) {
+  const auto status = engine::shim_error(Bytes(message));
+  throw dali::DaliRuntimeError(std::string(status.message));
 }
 
 }  // namespace dali_zarr

@@ -131,8 +131,7 @@ template <typename Backend>
 rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
   const int asked = ws.NumOutput() > 0 ? ws.GetRequestedBatchSize(0) : this->max_batch_size_;
   if (asked != this->max_batch_size_)
-    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: expected to be asked for whole batches of ",
-                                                   this->max_batch_size_, " samples, but was asked for ", asked));
+    Fail(dali::make_string("expected to be asked for whole batches of ", this->max_batch_size_, " samples, but was asked for ", asked));
   auto batch = reader_->next_batch();
   Check(batch->status());
   return batch;
@@ -148,8 +147,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
     const auto shape = info.ShapeOf(batch->lengths());
     const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
     if (!data || (*memory)->size() < bytes)
-      throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
-                                                     " bytes, but the engine gave ", (*memory)->size()));
+      Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ", (*memory)->size()));
     // The memory goes back to the engine's pool when DALI and all its consumers have released it.
     ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
@@ -191,7 +189,7 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
 void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   // After an error, DALI may run the operator again before it stops. The engine would then wait forever for a set to be
   // lent.
-  if (failed_) throw dali::DaliRuntimeError("zarr_reader: an earlier batch found no memory for its outputs; build the pipeline anew");
+  if (failed_) Fail("an earlier batch found no memory for its outputs; build the pipeline anew");
   Describe();
   failed_ = true;
   if (sets_.empty()) {
@@ -210,8 +208,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   failed_ = true;
   const uint64_t id = batch->set();
   if (id >= sets_.size())
-    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the engine filled set ", id,
-                                                   ", but was lent ", sets_.size()));
+    Fail(dali::make_string("internal error: the engine filled set ", id, ", but was lent ", sets_.size()));
   // The engine returns a batch only when it is complete in memory, so there is no event to wait for.
   for (size_t i = 0; i < outputs_.size(); i++) {
     if (outputs_[i].ragged) {
@@ -220,8 +217,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
       const auto shape = info.ShapeOf(batch->lengths());
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)
-        throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
-                                                       " bytes, but ", info.bytes, " were lent"));
+        Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but ", info.bytes, " were lent"));
       dali::set_deletion_order(memory, ws.output_order());
       auto &output = ws.Output<dali::GPUBackend>(i);
       output.Reset();

@@ -34,6 +34,10 @@ inline rust::Slice<const uint8_t> Bytes(const std::string &text) {
 /// Returns if `status` is Ok. Otherwise throws the exception that DALI turns into the right Python exception.
 void Check(const engine::Status &status);
 
+/// Throws an error that the shim found itself. Its message begins as those of the engine do, and the engine keeps it as
+/// one of its own.
+[[noreturn]] void Fail(const std::string &message);
+
 /// One output of every batch, in DALI's terms.
 struct OutputInfo {
   /// Shape of a sample. For a ragged output, that of the longest sample.

@@ -128,6 +128,9 @@ mod ffi {
         fn data(self: &HostMemory) -> usize;
         fn size(self: &HostMemory) -> usize;
 
+        /// Returns the status of an error that the shim found.
+        fn shim_error(message: &[u8]) -> Status;
+
         /// Records `event` on `stream`. Both are handles of the CUDA driver.
         fn record_event(event: usize, stream: usize) -> Status;
     }
@@ -150,10 +153,6 @@ pub struct ReadyBatch {
 pub struct HostMemory(Option<Fenced<HostBuffer>>);
 
 fn to_status(result: Result<()>) -> ffi::Status {
-    if let Err(error) = &result {
-        // DALI's exceptions hold less. Code that caught one on this thread can ask for the details.
-        c_abi::remember(error);
-    }
     match result {
         Ok(()) => ffi::Status { kind: ffi::Kind::Ok, message: String::new() },
         Err(error) => ffi::Status {
@@ -164,7 +163,8 @@ fn to_status(result: Result<()>) -> ffi::Status {
                 ErrorKind::Runtime => ffi::Kind::Runtime,
                 ErrorKind::Memory => ffi::Kind::Memory,
             },
-            message: c_abi::shown(error.message()),
+            // DALI's exceptions hold less. Code that caught one can ask for the details.
+            message: c_abi::remember_operator(&error),
         },
     }
 }
@@ -293,6 +293,10 @@ impl HostMemory {
     fn size(&self) -> usize {
         self.0.as_ref().map_or(0, |b| b.len())
     }
+}
+
+fn shim_error(message: &[u8]) -> ffi::Status {
+    to_status(guard(|| Err(Error::runtime(String::from_utf8_lossy(message)))))
 }
 
 fn record_event(event: usize, stream: usize) -> ffi::Status {

@@ -14,7 +14,7 @@ use std::mem::{transmute, zeroed};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::error::{Code, Error, Result};
 
 /// While this is set, waits end.
 static RAISED: AtomicBool = AtomicBool::new(false);
@@ -95,7 +95,8 @@ pub fn interrupt() {
 /// If the wait must end.
 pub fn check() -> Result<()> {
     if RAISED.load(Ordering::Relaxed) {
-        return Err(Error::runtime(
+        return Err(Error::coded(
+            Code::Interrupted,
             "interrupted by Ctrl-C (SIGINT), or the end of the process, while waiting for the store",
         ));
     }
@@ -128,7 +129,7 @@ mod tests {
         watch(true);
         assert!(check().is_ok());
         signal();
-        assert!(check().is_err());
+        assert_eq!(check().unwrap_err().code(), Code::Interrupted);
         watch(false);
         watch(true);
         assert!(check().is_ok(), "an earlier one is forgotten");

@@ -7,6 +7,7 @@
 mod bridge;
 #[allow(unsafe_code, reason = "hosts give and take pointers")]
 pub mod c_abi;
+mod failures;
 mod interrupts;
 mod log;
 mod opening;

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dali_zarr_engine::error::{Error, Result, panic_text};
+use dali_zarr_engine::error::{Code, Error, Result, panic_text};
 
 use crate::log;
 
@@ -26,11 +26,12 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
-    Error::runtime(format!(
+    let message = format!(
         "internal error: {}; this is a bug in dali-zarr, please report it with the arguments and the \
          array's metadata",
         panic_text(panic)
-    ))
+    );
+    Error::coded(Code::Internal, message)
 }
 
 /// A value that foreign code may drop: a panic of its destructor is caught.
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_runtime_error_with_its_text() {
         let error = guard::<()>(|| panic!("chunk {}", 7)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Runtime);
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Runtime, Code::Internal));
         assert!(error.message().contains("internal error: chunk 7"), "{error}");
     }
 

@@ -253,7 +253,7 @@ impl Chain {
                 return Ok(());
             }
             [] => {
-                return Err(Error::runtime(format!(
+                return Err(Error::damaged(format!(
                     "expected {} uncompressed bytes, but found {}; the chunk is {}",
                     out.len(),
                     encoded.len(),

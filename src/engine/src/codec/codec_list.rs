@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// The codecs of an array or of a shard's inner chunks, in the order in which they encode.
 pub(crate) struct CodecList(Vec<(String, Map<String, Value>)>);
@@ -55,8 +55,9 @@ impl CodecList {
 
 /// Makes the error of codecs that this reader doesn't have. `reason` says why.
 pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
-    Error::value(format!(
+    let message = format!(
         "expected codecs that this reader has, but found {names}: {reason}; rewrite the array with another codec, or \
          leave it out"
-    ))
+    );
+    Error::coded(Code::Unsupported, message)
 }

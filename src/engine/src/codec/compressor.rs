@@ -196,7 +196,7 @@ impl Compressor {
 }
 
 fn too_large(limit: usize, found: impl std::fmt::Display) -> Error {
-    Error::runtime(format!(
+    Error::damaged(format!(
         "expected at most {limit} decoded bytes, but found {found}; the chunk is damaged or of another array"
     ))
 }

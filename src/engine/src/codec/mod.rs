@@ -6,7 +6,8 @@
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them.
 //! - Other compressors are in `compressor.rs`, `lzma.rs` and `base64.rs`, filters and checksums in `filters/`.
-//! - Codecs that only zarrs has are steps too ([`zarrs_codec`]).
+//! - Codecs that only zarrs has are steps too ([`zarrs_codec`]). One codec of ours is known to zarrs, for shards that
+//!   zarrs decodes (`zarrs_lz4.rs`).
 
 #![deny(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod single_stream;
 pub mod stream;
 pub mod streams;
 mod zarrs_codec;
+mod zarrs_lz4;
 mod zstd;
 
 pub(crate) use base64::decode as decode_base64;
@@ -231,14 +233,14 @@ pub(crate) fn decoded_bytes(shape: &[u64], dtype: DType) -> Result<usize> {
 
 /// Makes the error of a chunk that decodes to another size than expected.
 fn wrong_size(expected: usize, found: impl fmt::Display) -> Error {
-    Error::runtime(format!(
+    Error::damaged(format!(
         "expected {expected} decoded bytes, but found {found}; the chunk is damaged or of another array"
     ))
 }
 
 /// Makes the error of a chunk that can't be decoded. `of` names the codec, `encoded` is the number of encoded bytes.
 fn damaged(of: impl fmt::Display, encoded: usize, reason: impl fmt::Display) -> Error {
-    Error::runtime(match encoded {
+    Error::damaged(match encoded {
         0 => format!("expected {of} data, but found no bytes at all; the chunk was not written completely"),
         _ => format!(
             "expected {of} data, but found {encoded} bytes that can't be decoded: {reason}; the chunk is damaged"

@@ -30,7 +30,7 @@ pub(crate) use own::{Lone, open_around};
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result, Site, panic_text};
+use crate::error::{Code, Error, ErrorKind, Result, Site, panic_text};
 use crate::spec::{ArrayArgument, Concat, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
@@ -233,6 +233,7 @@ fn in_hierarchy<T>(
              below, and no Icechunk repository; check the path",
             names.and_then(<[_]>::first).map_or(String::new(), |name| format!("'{name}' "))
         ))
+        .with_code(Code::NotFound)
         .at(Site::store(store.location())),
     };
     let repository = match store.snapshot() {
@@ -376,7 +377,8 @@ fn find(
             None => format!(", but found none of that name{}", besides(hierarchy)),
             Some(names) => format!(", but found {}{}", listed(names), besides(hierarchy)),
         };
-        let error = Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location()));
+        let error = Error::coded(Code::NotFound, format!("expected an array '{name}'{found}"))
+            .at(Site::store(store.location()));
         return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
     // An array that is alone and has dimension names needs no OME-Zarr level, so the attributes of the groups aren't

@@ -51,13 +51,13 @@ impl Sharding {
     /// If the shard is too short to have an index, or the index is damaged or points outside the shard.
     pub fn decode_index(&self, bytes: &[u8], object_len: u64) -> Result<Vec<Option<(u64, u64)>>> {
         let damaged = |found: String| {
-            Error::runtime(format!(
+            Error::damaged(format!(
                 "expected a shard index of {} bytes, but {found}; the shard is damaged",
                 self.index_bytes
             ))
         };
         if object_len < self.index_bytes as u64 {
-            return Err(Error::runtime(format!(
+            return Err(Error::damaged(format!(
                 "expected a shard with an index of {} bytes, but found {object_len} bytes in all; the shard is truncated",
                 self.index_bytes
             )));

@@ -35,7 +35,7 @@ impl Argument<'_> {
     }
 
     fn unreadable(&self, e: &Error) -> Error {
-        Error::new(e.kind(), format!("{}: the offsets can't be read: {e}", self.shown()))
+        e.within(format_args!("{}: the offsets can't be read", self.shown()))
     }
 }
 

@@ -72,7 +72,7 @@ impl ByteRange {
             Self::Whole => Ok((size <= wanted).then_some((0, size as usize))),
             Self::Last => Ok(size.checked_sub(wanted).map(|offset| (offset, len))),
             Self::From(offset) if offset.checked_add(wanted).is_some_and(|end| end <= size) => Ok(Some((offset, len))),
-            Self::From(offset) => Err(Error::runtime(format!(
+            Self::From(offset) => Err(Error::damaged(format!(
                 "expected {len} bytes at offset {offset}, but the value ends before: it has {size} bytes"
             ))),
         }

@@ -1,12 +1,15 @@
 //! Decides when a failed read is tried again: which failures are temporary, how long the pauses are, and when to give
-//! up.
+//! up. Does no I/O.
+//!
+//! This is no store around a store: such an adapter sees only the result of a read, and would lose what resumes a broken
+//! body, the answers that decide whether to try again, and the race of two requests (see `DESIGN.md`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Error, Result, Site};
+use crate::error::{Code, Error, Result, Site};
 
 /// The longest pause between tries, unless the server asks for more. Pauses double from failure to failure up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -72,14 +75,9 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Makes a [`Fault::Permanent`].
-    pub fn permanent(message: impl Into<String>) -> Self {
-        Self::Permanent(Error::runtime(message))
-    }
-
     /// Makes a [`Fault::Transient`] without a pause that the server asks for.
     pub fn transient(message: impl Into<String>) -> Self {
-        Self::Transient(Error::runtime(message), None)
+        Self::Transient(Error::coded(Code::Unavailable, message), None)
     }
 
     /// Makes the fault of a request that took longer than `limit`.
@@ -118,8 +116,10 @@ impl<'a> Retries<'a> {
         let tries = Site { tries: Some(self.tries), ..Site::default() };
         let (last, wait) = match fault {
             Fault::Permanent(e) | Fault::Refused(e) => return Err(e.placed(tries)),
-            Fault::Missing => return Err(Error::runtime("it vanished while it was read").placed(tries)),
-            Fault::Replaced => (Error::runtime("the value was replaced while it was read"), None),
+            Fault::Missing => {
+                return Err(Error::coded(Code::Replaced, "it vanished while it was read").placed(tries));
+            }
+            Fault::Replaced => (Error::coded(Code::Replaced, "the value was replaced while it was read"), None),
             Fault::Transient(e, wait) => (e, wait),
             Fault::Unsent(e) => {
                 self.unsent += 1;
@@ -166,7 +166,7 @@ mod tests {
         assert!(retries.next_pause(transient(), 10).is_ok(), "ten bytes more");
         assert!(retries.next_pause(transient(), 5).is_ok());
         let error = retries.next_pause(transient(), 10).unwrap_err();
-        assert_eq!(error.site().tries, Some(5));
+        assert_eq!((error.site().tries, error.code()), (Some(5), Code::Unavailable));
         assert!(error.message().starts_with("5 tries failed") && error.message().ends_with("503"), "{error}");
     }
 

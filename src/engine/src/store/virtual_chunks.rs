@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::blocking::drive;
 use super::local::percent_decoded;
 use super::{ByteRange, Extent, Found, Phase, Runtime, Store, blocking};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// The places where virtual chunks may lie.
 #[derive(Default)]
@@ -132,6 +132,7 @@ impl VirtualChunks {
 /// The error for a file that isn't there.
 pub(super) fn gone(url: &str) -> Error {
     Error::runtime(format!("expected the object {url}, but found nothing; virtual chunks of the store lie in it"))
+        .with_code(Code::NotFound)
 }
 
 /// Returns the place of a value as text: object, offset and length. The value's version begins with it. Files with

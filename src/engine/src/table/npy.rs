@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::{Element, Table, room};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Limit on the bytes of a header. NumPy's headers have 128.
@@ -32,8 +32,8 @@ struct Header<'a> {
 /// # Errors
 /// If the file can't be read, isn't valid, has another type or shape, or the table doesn't fit in memory.
 pub(crate) fn read_npy<T: Element>(path: &Path, limit: Option<u64>) -> Result<Table<T>> {
-    let named = |e: Error| Error::new(e.kind(), format!("{}: {}", path.display(), e.message()));
-    let failed = |e: &std::io::Error| Error::value(format!("can't be read: {e}"));
+    let named = |e: Error| e.within(path.display());
+    let failed = |e: &std::io::Error| Error::value(format!("can't be read: {e}")).with_code(Code::of_system(e));
     let open = || -> Result<(File, u64)> {
         // Opening a FIFO would wait for its writer forever.
         let metadata = std::fs::metadata(path).map_err(|e| failed(&e))?;

@@ -15,6 +15,7 @@ use dali_zarr_engine::error::{Error, ErrorKind, Result};
 
 use serde_json::{Value, json};
 
+use crate::failures;
 use crate::unwind::guard;
 
 /// The values that `dali_zarr_last_error`, `dali_zarr_last_error_details` and `dali_zarr_last_error_status` return.
@@ -62,8 +63,17 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
 }
 
 /// Keeps an error for `dali_zarr_last_error`. On a thread that is ending, the error is lost.
-pub(crate) fn remember(error: &Error) {
+fn remember(error: &Error) {
     keep_error(error, details(error));
+}
+
+/// Keeps an error of a DALI operator: for `dali_zarr_last_error`, and for `dali_zarr_operator_error` on any thread.
+/// Returns the message for DALI.
+pub(crate) fn remember_operator(error: &Error) -> String {
+    let (message, details) = (shown(error.message()), details(error));
+    failures::keep(&message, details.to_string());
+    keep_error(error, details);
+    message
 }
 
 fn keep_error(error: &Error, details: Value) {
@@ -81,6 +91,7 @@ fn details(error: &Error) -> Value {
             ErrorKind::Runtime => "runtime",
             ErrorKind::Memory => "memory",
         },
+        "code": error.code().name(),
         "message": error.message(),
         "store": site.store,
         "array": site.array,
@@ -139,6 +150,24 @@ pub extern "C" fn dali_zarr_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_last_error_details() -> *const c_char {
     LAST.try_with(|last| last.borrow().details.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The details of the error of a DALI operator whose message is in `text`.
+///
+/// # Safety
+/// `text` is a string; `details` is valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_operator_error(text: *const c_char, details: *mut *const c_char) -> i32 {
+    call(|| {
+        if text.is_null() {
+            return Err(null("text"));
+        }
+        // SAFETY: not null, and the caller's promise. The text may quote anything, so it may be no UTF-8.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        let found = failures::find(&text).map_or(String::new(), |failure| failure.details);
+        // SAFETY: the caller's promise.
+        unsafe { put(details, keep_text(&found), "details") }
+    })
 }
 
 /// The status of the last error on this thread.

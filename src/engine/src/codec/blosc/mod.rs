@@ -46,13 +46,13 @@ pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
 pub(super) fn decoded_size(encoded: &[u8]) -> Result<usize> {
     let field = |at: usize| encoded.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
     let (Some(decoded), Some(size)) = (field(4), field(12)) else {
-        return Err(Error::runtime(format!(
+        return Err(Error::damaged(format!(
             "expected a Blosc header of 16 bytes, but found {} bytes in all; the chunk is truncated",
             encoded.len()
         )));
     };
     if size > encoded.len() {
-        return Err(Error::runtime(format!(
+        return Err(Error::damaged(format!(
             "expected {size} bytes, as the Blosc header says, but found {}; the chunk is truncated",
             encoded.len()
         )));

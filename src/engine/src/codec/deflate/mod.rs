@@ -33,7 +33,7 @@ pub(super) fn another_member(rest: &[u8]) -> Result<()> {
     if rest.starts_with(b"\x1f\x8b") {
         return Ok(());
     }
-    Err(Error::runtime(format!(
+    Err(Error::damaged(format!(
         "expected nothing but gzip members, but found {} bytes behind them that are none; the chunk is damaged",
         rest.len()
     )))

@@ -65,7 +65,7 @@ impl Checksum {
             encoded.split_last_chunk::<BYTES>()
         };
         let Some((data, stored)) = parts else {
-            return Err(Error::runtime(format!(
+            return Err(Error::damaged(format!(
                 "expected data with a {} checksum of {BYTES} bytes, but found {} bytes in all; the chunk is truncated",
                 self.name(),
                 encoded.len()
@@ -75,7 +75,7 @@ impl Checksum {
         if stored == computed {
             return Ok(data);
         }
-        Err(Error::runtime(format!(
+        Err(Error::damaged(format!(
             "expected the {} checksum {stored:#010x}, as stored, but the data's is {computed:#010x}; the chunk is damaged",
             self.name()
         )))

@@ -21,10 +21,10 @@ impl Step for PackBits {
 
     fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         let [unused, packed @ ..] = input else {
-            return Err(Error::runtime("expected packbits data, but found no bytes; the chunk is truncated"));
+            return Err(Error::damaged("expected packbits data, but found no bytes; the chunk is truncated"));
         };
         if packed.len() != out.len().div_ceil(8) || usize::from(*unused) != packed.len() * 8 - out.len() {
-            return Err(Error::runtime(format!(
+            return Err(Error::damaged(format!(
                 "expected packbits data of {} bools, but found {} bytes with {unused} bits unused; the chunk is damaged",
                 out.len(),
                 packed.len()
@@ -76,7 +76,7 @@ impl Step for Shuffle {
             return Ok(());
         }
         if !input.len().is_multiple_of(size) {
-            return Err(Error::runtime(format!(
+            return Err(Error::damaged(format!(
                 "expected shuffled elements of {size} bytes, but found {} bytes, which aren't a multiple; the chunk is \
                  damaged",
                 input.len()

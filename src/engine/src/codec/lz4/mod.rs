@@ -1,24 +1,9 @@
 //! LZ4 as numcodecs writes it: the decoded size as a little-endian u32, then one LZ4 block. Its name is `lz4` in v2 and
-//! `numcodecs.lz4` in v3. zarrs has neither, so both are registered with it here, for chains that zarrs decodes.
+//! `numcodecs.lz4` in v3.
 //!
 //! Specification: the LZ4 block format, and numcodecs' header. Decoded on the CPU by lz4_flex; on the GPU by `dz_lz4`.
 
 pub(super) mod streams;
-
-use std::borrow::Cow;
-use std::sync::Arc;
-
-use zarrs::array::codec::api::{
-    BytesToBytesCodecTraits, CodecPluginV2, CodecPluginV3, PartialDecoderCapability, PartialEncoderCapability,
-};
-use zarrs::array::{
-    ArrayBytesRaw, BytesRepresentation, Codec, CodecError, CodecMetadataOptions, CodecOptions, CodecTraits,
-    CodecTraitsV2, CodecTraitsV3, RecommendedConcurrency,
-};
-use zarrs::metadata::Configuration;
-use zarrs::metadata::v2::MetadataV2;
-use zarrs::metadata::v3::MetadataV3;
-use zarrs::plugin::{PluginCreateError, ZarrVersion};
 
 use super::{Compression, damaged, wrong_size};
 use crate::error::Result;
@@ -35,88 +20,11 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<()> {
 }
 
 /// Returns the decoded size, and the block after it.
-fn header(encoded: &[u8]) -> Result<(usize, &[u8])> {
+pub(super) fn header(encoded: &[u8]) -> Result<(usize, &[u8])> {
     let Some((size, block)) = encoded.split_first_chunk::<4>() else {
         return Err(damaged(Compression::Lz4, encoded.len(), "the data ends within the size before the block"));
     };
     Ok((u32::from_le_bytes(*size) as usize, block))
-}
-
-/// The codec for zarrs.
-#[derive(Debug)]
-struct Lz4;
-
-zarrs::plugin::impl_extension_aliases!(Lz4, v3: "numcodecs.lz4", ["lz4"], v2: "lz4", []);
-inventory::submit! { CodecPluginV3::new::<Lz4>() }
-inventory::submit! { CodecPluginV2::new::<Lz4>() }
-
-impl CodecTraitsV3 for Lz4 {
-    // `acceleration` only concerns writers.
-    fn create(_: &MetadataV3) -> Result<Codec, PluginCreateError> {
-        Ok(Codec::BytesToBytes(Arc::new(Self)))
-    }
-}
-
-impl CodecTraitsV2 for Lz4 {
-    fn create(_: &MetadataV2) -> Result<Codec, PluginCreateError> {
-        Ok(Codec::BytesToBytes(Arc::new(Self)))
-    }
-}
-
-impl CodecTraits for Lz4 {
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn configuration(&self, _: ZarrVersion, _: &CodecMetadataOptions) -> Option<Configuration> {
-        Some(Configuration::default())
-    }
-
-    fn partial_decoder_capability(&self) -> PartialDecoderCapability {
-        PartialDecoderCapability { partial_read: false, partial_decode: false }
-    }
-
-    fn partial_encoder_capability(&self) -> PartialEncoderCapability {
-        PartialEncoderCapability { partial_encode: false }
-    }
-}
-
-impl BytesToBytesCodecTraits for Lz4 {
-    fn into_dyn(self: Arc<Self>) -> Arc<dyn BytesToBytesCodecTraits> {
-        self
-    }
-
-    fn recommended_concurrency(&self, _: &BytesRepresentation) -> Result<RecommendedConcurrency, CodecError> {
-        Ok(RecommendedConcurrency::new_maximum(1))
-    }
-
-    fn encode<'a>(&self, _: ArrayBytesRaw<'a>, _: &CodecOptions) -> Result<ArrayBytesRaw<'a>, CodecError> {
-        Err(CodecError::Other("numcodecs.lz4 is only read".into()))
-    }
-
-    fn decode<'a>(
-        &self,
-        encoded: ArrayBytesRaw<'a>,
-        representation: &BytesRepresentation,
-        _: &CodecOptions,
-    ) -> Result<ArrayBytesRaw<'a>, CodecError> {
-        let other = |e: crate::error::Error| CodecError::Other(e.message().to_owned());
-        let (size, _) = header(&encoded).map_err(other)?;
-        // LZ4 expands at most 255 times: a larger size is refused before memory is taken for it.
-        let most = representation.size().unwrap_or(encoded.len() as u64 * 255);
-        if size as u64 > most {
-            return Err(CodecError::Other(format!("expected at most {most} decoded bytes, but found {size}")));
-        }
-        let mut out = vec![0; size];
-        decode(&encoded, &mut out).map_err(other)?;
-        Ok(Cow::Owned(out))
-    }
-
-    fn encoded_representation(&self, decoded: &BytesRepresentation) -> BytesRepresentation {
-        decoded.size().map_or(BytesRepresentation::UnboundedSize, |size| {
-            BytesRepresentation::BoundedSize(size.saturating_add(size / 255).saturating_add(20))
-        })
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) type Id = [u8; 12];
 /// If the file is of another kind or an unknown version, damaged or too large.
 pub(super) fn open(bytes: &[u8], kind: Kind) -> Result<(u8, Vec<u8>)> {
     if bytes.len() < HEADER || !bytes.starts_with(MAGIC) {
-        return Err(Error::runtime("expected a file of Icechunk, but found something else; it is damaged"));
+        return Err(Error::damaged("expected a file of Icechunk, but found something else; it is damaged"));
     }
     let (version, found, compression) = (bytes[36], bytes[37], bytes[38]);
     if !(1..=2).contains(&version) {
@@ -51,7 +51,7 @@ pub(super) fn open(bytes: &[u8], kind: Kind) -> Result<(u8, Vec<u8>)> {
 
 fn decompressed(bytes: &[u8], max: u64) -> Result<Vec<u8>> {
     let damaged =
-        |e: &str| Error::runtime(format!("expected zstd data, but found other bytes: {e}; the file is damaged"));
+        |e: &str| Error::damaged(format!("expected zstd data, but found other bytes: {e}; the file is damaged"));
     let mut decoder = DCtx::create();
     let mut out = Vec::new();
     let mut piece = vec![0; DCtx::out_size()];

@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 
 fn damaged() -> Error {
-    Error::runtime("expected offsets and lengths that stay within the file, but found others; the file is damaged")
+    Error::damaged("expected offsets and lengths that stay within the file, but found others; the file is damaged")
 }
 
 /// Returns the `N` bytes at `at`.

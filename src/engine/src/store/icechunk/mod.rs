@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
-use crate::error::{Error, ErrorKind, Result, Site};
+use crate::error::{Code, Error, ErrorKind, Result, Site};
 use file::{Id, MAX_FILE};
 use manifest::{Chunk, Manifest};
 use snapshot::Snapshot;
@@ -106,10 +106,11 @@ impl Repository {
         let Some(id) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
         let key = format!("snapshots/{}", file::name(&id));
         let missing = || match version {
-            Version::Snapshot(_) => Error::value(
+            Version::Snapshot(_) => Error::coded(
+                Code::NotFound,
                 "expected a snapshot, but found nothing; check its name, and whether the path is that of an Icechunk repository",
             ),
-            _ => Error::value("expected a snapshot, but found nothing"),
+            _ => Error::coded(Code::NotFound, "expected a snapshot, but found nothing"),
         };
         let file = base.get(&key, MAX_FILE, Phase::Building).await.and_then(|f| f.ok_or_else(missing));
         let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
@@ -161,7 +162,8 @@ impl Repository {
         let bytes = self.base.get(&key, MAX_FILE, phase).await;
         let parse = || {
             let bytes = bytes?.ok_or_else(|| {
-                Error::runtime(
+                Error::coded(
+                    Code::Replaced,
                     "expected a manifest, but found nothing; the snapshot expired and was collected as garbage",
                 )
             })?;
@@ -199,10 +201,11 @@ impl Repository {
             let range = ByteRange::From(extent.offset + offset);
             let found = self.base.read(&extent.object, range, None, phase, &mut to[..len]).await?;
             found.ok_or_else(|| {
-                Error::runtime(format!(
+                let message = format!(
                     "expected the object {}, but found nothing; the snapshot expired and was collected as garbage",
                     extent.object
-                ))
+                );
+                Error::coded(Code::Replaced, message)
             })?;
         }
         Ok(Found { size, version: Some(version_prefix(&extent).into()) })

@@ -191,5 +191,5 @@ impl Snapshot {
 }
 
 pub(super) fn damaged(what: &str) -> Error {
-    Error::runtime(format!("{what}; the file is damaged"))
+    Error::damaged(format!("{what}; the file is damaged"))
 }

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use self::version::{Version, foreign_version};
 use super::links::Dangling;
 use super::{ByteRange, Found, InFile, Latency, Phase, Store, too_long};
-use crate::error::{Error, Result, Site};
+use crate::error::{Code, Error, Result, Site};
 
 pub(crate) use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
 
@@ -47,9 +47,9 @@ impl LocalStore {
         let root = root(location)?;
         let wrong = |found: &str| wrong(location, found);
         let meta = fs::metadata(&root).map_err(|e| match (e.kind(), Dangling::find(&root)) {
-            (_, Some(dangling)) => wrong(&dangling.to_string()),
-            (ErrorKind::NotFound, _) => wrong("there is nothing; check the path"),
-            _ => wrong(&format!("it can't be opened: {e}")),
+            (_, Some(dangling)) => wrong(&dangling.to_string()).with_code(Code::NotFound),
+            (ErrorKind::NotFound, _) => wrong("there is nothing; check the path").with_code(Code::NotFound),
+            _ => wrong(&format!("it can't be opened: {e}")).with_code(Code::of_system(&e)),
         })?;
         if !meta.is_dir() {
             return Err(wrong("found a special file; give the directory that holds zarr.json, .zgroup or .zarray"));
@@ -88,12 +88,12 @@ impl LocalStore {
     }
 
     fn failed(&self, key: &str, e: io::Error) -> Error {
-        self.unreadable(key, &e.to_string()).caused_by(e)
+        self.unreadable(key, Code::of_system(&e), &e.to_string()).caused_by(e)
     }
 
-    fn unreadable(&self, key: &str, why: &str) -> Error {
+    fn unreadable(&self, key: &str, code: Code, why: &str) -> Error {
         let place = Site::store(&*self.location).key(key);
-        Error::runtime(format!("{place} can't be read: {why}")).placed(place)
+        Error::runtime(format!("{place} can't be read: {why}")).with_code(code).placed(place)
     }
 
     fn at(&self, key: &str, e: &Error) -> Error {
@@ -129,7 +129,10 @@ impl LocalStore {
             return Err(self.failed(key, e));
         }
         match Dangling::find(&self.path(key)) {
-            Some(dangling) => Err(self.at(key, &Error::runtime(format!("expected a file, but {dangling}")))),
+            Some(dangling) => {
+                let error = Error::runtime(format!("expected a file, but {dangling}")).with_code(Code::NotFound);
+                Err(self.at(key, &error))
+            }
             None => Ok(()),
         }
     }
@@ -155,7 +158,7 @@ impl LocalStore {
             Some(foreign) if foreign.describes(meta) => return Ok(()),
             Some(_) => "it was changed since its reference was written; write the references to virtual chunks again",
         };
-        Err(self.unreadable(key, what))
+        Err(self.unreadable(key, Code::Replaced, what))
     }
 
     /// Fills `to` from `offset` of an open file. `size` is what the file had when it was opened, for the error.
@@ -163,11 +166,14 @@ impl LocalStore {
         let read = if unbuffered { direct::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
         let len = to.len();
         let failed = |e: io::Error| match e.kind() {
-            ErrorKind::UnexpectedEof => Error::runtime(format!(
+            ErrorKind::UnexpectedEof => Error::damaged(format!(
                 "expected {len} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
                  opened); it is truncated or being rewritten",
             )),
-            _ => Error::runtime(format!("{len} bytes at offset {offset} can't be read: {e}")).caused_by(e),
+            _ => {
+                let message = format!("{len} bytes at offset {offset} can't be read: {e}");
+                Error::runtime(message).with_code(Code::of_system(&e)).caused_by(e)
+            }
         };
         read.map_err(|e| failed(e).at(Site::store(&*self.location).key(key)).placed(Site::default().range(offset, len)))
     }

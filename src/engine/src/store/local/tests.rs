@@ -136,6 +136,7 @@ fn a_file_that_is_replaced_between_two_reads_is_noticed() {
     let replaced = || {
         let error = read().unwrap_err();
         assert!(error.message().contains("\"k\" can't be read: it was replaced since"), "{error}");
+        assert_eq!(error.code(), crate::error::Code::Replaced);
     };
     let touch = |time| OpenOptions::new().write(true).open(&path).unwrap().set_modified(time).unwrap();
     // Written in place with the same size: only the date differs.

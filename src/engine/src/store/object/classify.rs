@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::client::Answer;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::store::retry::Fault;
 
 /// Advice for requests without a known answer.
@@ -13,22 +13,19 @@ const NO_CREDENTIALS: &str = " (if no credentials were found in the environment,
 /// Returns the fault that an error means, given the server's answer if there was one.
 pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     use object_store::Error as E;
-    let said = text(&error);
     let is_unsupported = matches!(error, E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. });
-    match *answer {
-        // The error codes of S3 and Google, and of Azure. Without the bucket there is no store, so this isn't a missing
-        // chunk.
-        Answer::Status(404, _) if said.contains("NoSuchBucket") || said.contains("ContainerNotFound") => {
-            let name = element(&said, "BucketName").map_or(String::new(), |name| format!(" '{name}'"));
+    match answer {
+        // Without the bucket there is no store, so this isn't a missing chunk.
+        Answer::Status(404, reply) if reply.error.is_missing_bucket() => {
+            let name = reply.error.bucket.as_ref().map_or(String::new(), |name| format!(" '{name}'"));
             let what = format!("there is no bucket{name}; check the path, and the endpoint if one is given");
-            Fault::Permanent(Error::value(what).caused_by(RequestError { said, error }))
+            Fault::Permanent(Error::coded(Code::NotFound, what).caused_by(RequestError { said: text(&error), error }))
         }
         Answer::Status(404, _) => Fault::Missing,
         Answer::Status(412, _) => Fault::Replaced,
         Answer::Status(501 | 505, _) => Fault::Permanent(failed(error, "")),
-        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(failed(error, ""), wait),
-        // S3's answer if it didn't get the whole request in time.
-        Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(failed(error, ""), wait),
+        Answer::Status(408 | 429 | 500..=599, reply) => Fault::Transient(unavailable(error, ""), reply.wait),
+        Answer::Status(400, reply) if reply.error.is_timeout() => Fault::Transient(unavailable(error, ""), reply.wait),
         Answer::Status(401 | 403, _) => Fault::Refused(
             failed(
                 error,
@@ -41,33 +38,33 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
             Fault::Permanent(failed(error, " (is the region, or the endpoint, the bucket's?)"))
         }
         Answer::Status(..) => Fault::Permanent(failed(error, "")),
-        Answer::Failed => Fault::Transient(failed(error, ""), None),
-        Answer::None if is_unsupported => Fault::Permanent(failed(error, "")),
-        Answer::None if said.contains("URL scheme is not allowed") => {
-            Fault::Permanent(failed(error, " (an endpoint with http:// needs the option allow_http)"))
+        Answer::Failed => Fault::Transient(unavailable(error, ""), None),
+        Answer::Unencrypted => {
+            Fault::Permanent(failed(error, " (an endpoint with http:// needs the option allow_http)").with_code(Code::Invalid))
         }
-        Answer::None => Fault::Unsent(failed(error, NO_CREDENTIALS)),
+        Answer::None if is_unsupported => Fault::Permanent(failed(error, "")),
+        Answer::None => Fault::Unsent(unavailable(error, NO_CREDENTIALS)),
     }
 }
 
-/// Returns the text of the element `name` in the XML of an answer.
-fn element<'a>(said: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = said.split_once(&format!("<{name}>"))?;
-    Some(rest.split_once("</")?.0)
-}
-
-/// Returns the fault that a failed listing means. Listings carry no [`Answer`]: only the text of the error tells the
-/// status.
-pub(super) fn classify_listing(error: object_store::Error) -> Fault {
-    let said = text(&error);
-    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status));
-    if refused { Fault::Refused(failed(error, "").refusing()) } else { Fault::Unsent(failed(error, NO_CREDENTIALS)) }
+/// Returns the fault that a failed listing means.
+pub(super) fn classify_listing(error: object_store::Error, answer: &Answer) -> Fault {
+    match answer {
+        Answer::Status(401 | 403, _) => Fault::Refused(failed(error, "").refusing()),
+        Answer::Unencrypted => classify(error, answer),
+        _ => Fault::Unsent(unavailable(error, NO_CREDENTIALS)),
+    }
 }
 
 /// Makes the error of a request, with `advice` at the end.
-pub(super) fn failed(error: object_store::Error, advice: &str) -> Error {
+fn failed(error: object_store::Error, advice: &str) -> Error {
     let said = text(&error);
     Error::runtime(format!("{said}{advice}")).caused_by(RequestError { said, error })
+}
+
+/// As [`failed`], where a later request may succeed.
+pub(super) fn unavailable(error: object_store::Error, advice: &str) -> Error {
+    failed(error, advice).with_code(Code::Unavailable)
 }
 
 /// An error of object_store, shown without the secrets that answers repeat. The original error, which still has them,
@@ -136,6 +133,8 @@ fn hidden(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::Reply;
+    use super::super::error_body::ErrorBody;
     use super::*;
 
     #[test]
@@ -148,7 +147,7 @@ mod tests {
     #[test]
     fn answers() {
         let error = || object_store::Error::Generic { store: "test", source: "words".into() };
-        let status = |code| classify(error(), &Answer::Status(code, None));
+        let status = |code| classify(error(), &Answer::Status(code, Reply::default()));
         assert!(matches!(status(404), Fault::Missing) && matches!(status(412), Fault::Replaced));
         for code in [408, 429, 500, 502, 503, 504] {
             assert!(matches!(status(code), Fault::Transient(..)), "{code}");
@@ -157,13 +156,27 @@ mod tests {
             assert!(matches!(status(code), Fault::Permanent(_)), "{code}");
         }
         assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
-        let body = "404: <Error><Code>NoSuchBucket</Code><BucketName>era6</BucketName></Error>";
-        let error_of_bucket = object_store::Error::Generic { store: "test", source: body.into() };
-        match classify(error_of_bucket, &Answer::Status(404, None)) {
+        let saying = |body: &str| Reply { wait: None, error: ErrorBody::parse(body.as_bytes()) };
+        let no_bucket = saying("<Error><Code>NoSuchBucket</Code><BucketName>era6</BucketName></Error>");
+        match classify(error(), &Answer::Status(404, no_bucket)) {
             Fault::Permanent(e) => assert!(e.message().starts_with("there is no bucket 'era6'"), "{e}"),
             _ => panic!("a bucket that isn't there is no missing key"),
         }
+        let late = saying("<Error><Code>RequestTimeout</Code></Error>");
+        assert!(matches!(classify(error(), &Answer::Status(400, late)), Fault::Transient(..)));
+        match classify(error(), &Answer::Unencrypted) {
+            Fault::Permanent(e) => assert!(e.message().ends_with("needs the option allow_http)"), "{e}"),
+            _ => panic!("the next request would be refused too"),
+        }
         assert!(matches!(classify(error(), &Answer::Failed), Fault::Transient(..)));
         assert!(matches!(classify(error(), &Answer::None), Fault::Unsent(_)));
+        // The words of a message say nothing.
+        let words = || object_store::Error::Generic { store: "test", source: "403 Forbidden NoSuchBucket".into() };
+        assert!(matches!(classify(words(), &Answer::Status(404, Reply::default())), Fault::Missing));
+        assert!(matches!(classify_listing(words(), &Answer::Status(500, Reply::default())), Fault::Unsent(_)));
+        for refused in [401, 403] {
+            let fault = classify_listing(error(), &Answer::Status(refused, Reply::default()));
+            assert!(matches!(fault, Fault::Refused(e) if e.is_refused()));
+        }
     }
 }

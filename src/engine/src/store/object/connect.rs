@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::HttpConnector;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
@@ -18,13 +20,13 @@ use crate::error::{Error, Result, Site};
 
 /// An open object store, and what its kind can do.
 pub(super) struct Connected {
-    pub store: Box<dyn ObjectStore>,
+    pub store: Arc<dyn ObjectStore>,
     /// Path that is put before all keys.
     pub prefix: Path,
     /// Whether it can read the last bytes of an object of unknown size.
     pub suffixes: bool,
-    /// Whether it can list keys.
-    pub lists: bool,
+    /// The same store, if it can list keys.
+    pub lists: Option<Arc<dyn PaginatedListStore>>,
 }
 
 /// Turns off retries by the library. [`crate::store::retry`] retries: it counts tries, and resumes broken bodies.
@@ -54,10 +56,10 @@ pub(super) fn connect(
     }
     validate::check(url.scheme(), options)?;
     let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
-    let built = |result: object_store::Result<Box<dyn ObjectStore>>, suffixes, lists| {
-        let store = result.map_err(|e| wrong(&e))?;
-        Ok(Connected { store, prefix: prefix.clone(), suffixes, lists })
-    };
+    fn lists<S: ObjectStore + PaginatedListStore>(store: S, prefix: Path, suffixes: bool) -> Connected {
+        let store = Arc::new(store);
+        Connected { store: Arc::clone(&store) as _, prefix, suffixes, lists: Some(store) }
+    }
     match url.scheme() {
         "s3" => {
             let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
@@ -65,21 +67,21 @@ pub(super) fn connect(
                 builder = builder.with_config(key, value);
             }
             let builder = profile::apply(builder)?.with_http_connector(connector);
-            built(builder.build().map(|s| Box::new(s) as _), true, true)
+            Ok(lists(builder.build().map_err(|e| wrong(&e))?, prefix, true))
         }
         "gs" => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
             for (key, value) in keyed::<GoogleConfigKey>("Google Cloud Storage", options)? {
                 builder = builder.with_config(key, value);
             }
-            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, true)
+            Ok(lists(builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?, prefix, true))
         }
         "az" | "abfs" | "abfss" => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
             for (key, value) in keyed::<AzureConfigKey>("Azure", options)? {
                 builder = builder.with_config(key, value);
             }
-            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), false, true)
+            Ok(lists(builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?, prefix, false))
         }
         "http" | "https" => {
             let base = &url[..url::Position::BeforePath];
@@ -90,7 +92,8 @@ pub(super) fn connect(
             for (key, value) in keyed::<ClientConfigKey>("HTTP", options)? {
                 builder = builder.with_config(key, value);
             }
-            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
+            let store = builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?;
+            Ok(Connected { store: Arc::new(store), prefix, suffixes: true, lists: None })
         }
         "s3a" | "s3n" => Err(wrong(&"expected the scheme \"s3\" for S3; write s3://")),
         "gcs" => Err(wrong(&"expected the scheme \"gs\" for Google Cloud Storage; write gs://")),

@@ -7,6 +7,7 @@
 mod classify;
 mod client;
 mod connect;
+mod error_body;
 #[cfg(test)]
 pub(crate) mod fake;
 mod head;
@@ -15,6 +16,8 @@ mod options;
 mod profile;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_answers;
 mod transfer;
 mod validate;
 
@@ -23,7 +26,7 @@ pub(super) use options::knows;
 pub(crate) use transfer::is_dated_or_tagged;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,14 +34,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use object_store::ObjectStore;
 use object_store::client::HttpConnector;
-use object_store::path::Path;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::path::{DELIMITER, Path};
 use tokio::time::Instant;
 
 use super::retry::{Fault, Policy, Retries};
 use super::shared_failure::SharedFailure;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Sink, Store};
 use crate::error::{Error, Result, Site};
-use client::Connector;
+use client::{Connector, Note};
 use head::HeadProbe;
 use hedging::Hedging;
 use transfer::{Target, Transfer};
@@ -50,10 +54,10 @@ const EXISTS: Duration = Duration::from_secs(10);
 /// A store that is reached by requests.
 pub struct RemoteStore {
     location: String,
-    store: Box<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
     prefix: Path,
     suffixes: bool,
-    lists: bool,
+    lists: Option<Arc<dyn PaginatedListStore>>,
     policy: Policy,
     hedging: Hedging,
     head_probe: HeadProbe,
@@ -232,23 +236,35 @@ impl Store for RemoteStore {
     }
 
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        if !self.lists {
-            return Ok(None);
-        }
+        let Some(lists) = &self.lists else { return Ok(None) };
         let path = self.path(prefix)?;
         let policy = self.policy(Phase::Building);
         let mut retries = Retries::new(&policy, &self.location, prefix);
         loop {
-            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(classify::classify_listing) };
-            match self.timed(list).await {
-                Ok(list) => {
-                    let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));
-                    let mut names: Vec<_> = names.collect();
-                    names.sort();
-                    return Ok(Some(names));
-                }
+            match self.timed(listed(&**lists, &path)).await {
+                Ok(names) => return Ok(Some(names.into_iter().collect())),
                 Err(fault) => self.pause(&mut retries, fault, 0).await.map_err(|e| self.within(prefix, &e))?,
             }
+        }
+    }
+}
+
+/// Lists the names directly below `path` that have names below them. In pages, because only the request of a page
+/// carries a [`Note`].
+async fn listed(lists: &dyn PaginatedListStore, path: &Path) -> std::result::Result<BTreeSet<String>, Fault> {
+    let prefix = Some(path.as_ref()).filter(|path| !path.is_empty()).map(|path| format!("{path}{DELIMITER}"));
+    let (mut names, mut page_token) = (BTreeSet::new(), None);
+    loop {
+        let note = Note::default();
+        let mut options =
+            PaginatedListOptions { delimiter: Some(DELIMITER.into()), page_token, ..PaginatedListOptions::default() };
+        options.extensions.insert(note.clone());
+        let page = lists.list_paginated(prefix.as_deref(), options).await;
+        let page = page.map_err(|e| classify::classify_listing(e, &note.get()))?;
+        names.extend(page.result.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)));
+        page_token = page.page_token;
+        if page_token.is_none() {
+            return Ok(names);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::RemoteStore;
 use super::fake::{Act, Random, Server, store_of, without_waiting};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::store::{ByteRange, Phase, Runtime, Store, block_on, get_many};
 
 fn value(len: usize) -> Vec<u8> {
@@ -60,6 +60,8 @@ fn a_missing_key_is_none_and_other_refusals_are_errors() {
         server.acts.lock().unwrap().push_back(Act::Status(status));
         let error = without_waiting(store.read("k", ByteRange::Whole, None, Phase::Running, &mut [0; 9])).unwrap_err();
         assert!(error.message().contains(&status.to_string()) && error.message().contains("\"k\""), "{error}");
+        let code = if matches!(status, 401 | 403) { Code::PermissionDenied } else { Code::Failed };
+        assert_eq!(error.code(), code, "{status}");
         assert_eq!(server.taken_log().len(), 1, "{status} isn't asked again");
     }
 }
@@ -104,6 +106,7 @@ fn versions_are_never_mixed() {
         without_waiting(store.read("k", ByteRange::From(0), Some(&Arc::from("\"0\"")), Phase::Running, &mut [0; 9]))
             .unwrap_err();
     assert!(error.message().contains("replaced since its index was read"), "{error}");
+    assert_eq!(error.code(), Code::Replaced);
 }
 
 #[test]

@@ -13,9 +13,9 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
 use tokio::time::{Instant, timeout};
 
 use super::RemoteStore;
-use super::classify::{classify, failed};
+use super::classify::{classify, unavailable};
 use super::client::Note;
-use crate::error::{Error, Result, Site};
+use crate::error::{Code, Error, Result, Site};
 use crate::store::retry::{Fault, Policy, Retries};
 use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
 
@@ -168,7 +168,9 @@ impl Transfer<'_> {
                 progress = None;
             }
             let fault = match (fault, self.version) {
-                (Fault::Replaced, Some(_)) => Fault::permanent("it was replaced since its index was read"),
+                (Fault::Replaced, Some(_)) => {
+                    Fault::Permanent(Error::coded(Code::Replaced, "it was replaced since its index was read"))
+                }
                 (fault, _) => fault,
             };
             let have = progress.as_ref().map_or(0, |p| p.have as u64);
@@ -273,10 +275,10 @@ impl Transfer<'_> {
                     }
                     (ByteRange::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
                     (ByteRange::From(offset), _) if range.end < offset + to.len() as u64 => {
-                        return Err(Fault::permanent(format!(
+                        return Err(Fault::Permanent(Error::damaged(format!(
                             "the value ends before: it has {} bytes; it is truncated or was replaced",
                             meta.size
-                        )));
+                        ))));
                     }
                     _ => {}
                 }
@@ -289,7 +291,7 @@ impl Transfer<'_> {
         };
         let mut body = answer.into_stream();
         while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|e| Fault::Transient(failed(e, "").within("the answer broke off"), None))?;
+            let bytes = bytes.map_err(|e| Fault::Transient(unavailable(e, "").within("the answer broke off"), None))?;
             self.store.runtime.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
             if bytes.len() > p.len - p.have {
                 let announced = p.len;

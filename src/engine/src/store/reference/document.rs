@@ -81,7 +81,7 @@ fn parse_within(bytes: &[u8], resolver: Resolver, budget: Budget) -> Result<Inde
 pub(super) fn inline(value: &[u8]) -> Result<Cow<'_, [u8]>> {
     let Some(encoded) = value.strip_prefix(BASE64) else { return Ok(Cow::Borrowed(value)) };
     let wrong =
-        || Error::runtime("expected base64 after base64:, but found something else; the references are damaged");
+        || Error::damaged("expected base64 after base64:, but found something else; the references are damaged");
     let decoded = STANDARD.decode(encoded).or_else(|_| {
         // As in Python, characters outside of the alphabet are skipped, such as ends of lines.
         let of_alphabet = |b: &&u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=');

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, gone, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
-use crate::error::{Error, ErrorKind, Result, Site};
+use crate::error::{Code, Error, ErrorKind, Result, Site};
 use crate::json;
 use index::Index;
 use layout::{Layout, Place};
@@ -132,8 +132,9 @@ impl References {
     ) -> Result<Self> {
         let open = async {
             let bytes = base.get(key, MAX_DOCUMENT, Phase::Building).await?;
-            let bytes =
-                bytes.ok_or_else(|| Error::value("expected a JSON document, but found nothing; check the path"))?;
+            let bytes = bytes.ok_or_else(|| {
+                Error::coded(Code::NotFound, "expected a JSON document, but found nothing; check the path")
+            })?;
             document::parse(&bytes, Resolver::new())
         };
         let index = open.await.map_err(|e| as_references(location, &e))?;

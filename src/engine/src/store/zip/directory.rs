@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use super::end::End;
 use super::numbers::{u16_at, u32_at, u64_at};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 const RECORD: &[u8] = b"PK\x01\x02";
 const RECORD_LEN: usize = 46;
@@ -191,7 +191,7 @@ fn slice<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
 /// Parses the first record of `bytes`, and appends its name to `names`. Returns the entry and the length of the record
 /// in bytes.
 fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)> {
-    let wrong = |what: &str| Error::value(format!("{what}; the archive is damaged"));
+    let wrong = |what: &str| Error::value(format!("{what}; the archive is damaged")).with_code(Code::Damaged);
     if bytes.len() < RECORD_LEN || !bytes.starts_with(RECORD) {
         return Err(wrong("expected a record of the directory, but found something else"));
     }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::numbers::{u16_at, u32_at, u64_at};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// Bytes at the end of the archive that are read first. They hold a directory of a few thousand entries.
 pub(super) const TAIL: usize = 256 << 10;
@@ -40,6 +40,7 @@ impl End {
         let begin = size - tail.len() as u64;
         let at = position(tail).ok_or_else(|| {
             Error::value("expected a zip archive, but found no end of one; the file is truncated or something else")
+                .with_code(Code::Damaged)
         })?;
         let end = &tail[at..];
         let mut disks = [u32::from(u16_at(end, 4)), u32::from(u16_at(end, 6))];

@@ -42,7 +42,7 @@ impl<'a> Inflater<'a> {
     /// If the data ended too early, or their size or checksum isn't that of the directory.
     pub fn finish(self) -> Result<()> {
         if !self.ended || self.decoder.total_out() != self.size {
-            return Err(Error::runtime(format!(
+            return Err(Error::damaged(format!(
                 "expected {} inflated bytes, but found {}; the archive is damaged",
                 self.size,
                 self.decoder.total_out()
@@ -66,11 +66,11 @@ impl Sink for Inflater<'_> {
             let status = self
                 .decoder
                 .decompress(bytes, room, FlushDecompress::None)
-                .map_err(|e| Error::runtime(format!("expected deflated data, but found other bytes: {e}")))?;
+                .map_err(|e| Error::damaged(format!("expected deflated data, but found other bytes: {e}")))?;
             let (took, made) = (self.decoder.total_in() - read, (self.decoder.total_out() - written) as usize);
             if self.decoder.total_out() > self.size {
                 let size = self.size;
-                return Err(Error::runtime(format!(
+                return Err(Error::damaged(format!(
                     "expected {size} inflated bytes, but found more; the archive is damaged"
                 )));
             }
@@ -104,5 +104,5 @@ pub(super) fn check_crc(expected: u32, found: u32) -> Result<()> {
     if expected == found {
         return Ok(());
     }
-    Err(Error::runtime(format!("expected the CRC-32 {expected:08x}, but found {found:08x}; the archive is damaged")))
+    Err(Error::damaged(format!("expected the CRC-32 {expected:08x}, but found {found:08x}; the archive is damaged")))
 }

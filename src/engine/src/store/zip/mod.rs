@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use super::blocking::drive;
 use super::local::percent_decoded;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
-use crate::error::{Error, ErrorKind, Result, Site};
+use crate::error::{Code, Error, ErrorKind, Result, Site};
 use directory::{Directory, Entry, HEADER_LEN, Method};
 use end::{End, TAIL};
 use file::ArchiveFile;
@@ -107,7 +107,8 @@ impl Zip {
         let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
             // Errors of `base` name the store already.
             let found = base.read(ARCHIVE_KEY, range, version, Phase::Building, to).await;
-            let gone = || within(Error::value("expected a zip archive, but found nothing; check the URL"));
+            let gone =
+                || within(Error::coded(Code::NotFound, "expected a zip archive, but found nothing; check the URL"));
             found.map_err(|e| e.of_kind(ErrorKind::Value))?.ok_or_else(gone)
         };
         let mut tail = vec![0; TAIL];
@@ -178,7 +179,7 @@ impl Zip {
     /// If the header isn't that of the entry.
     fn data_after(&self, entry: &Entry, header: &[u8; HEADER]) -> Result<u64> {
         let wrong = |what: &str| {
-            Error::runtime(format!(
+            Error::damaged(format!(
                 "expected the entry's header at offset {} of the archive, but {what}; the archive is damaged or was replaced",
                 entry.header
             ))
@@ -269,7 +270,8 @@ impl Zip {
 }
 
 fn gone() -> Error {
-    Error::runtime(
+    Error::coded(
+        Code::Replaced,
         "expected the archive whose directory was read, but it is gone; it was deleted or moved while it was read",
     )
 }

@@ -23,7 +23,7 @@ const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 
 pub(super) fn damaged(what: &str) -> Error {
-    Error::runtime(format!("{what}; the Parquet file is damaged"))
+    Error::damaged(format!("{what}; the Parquet file is damaged"))
 }
 
 /// Bytes, and how far they have been read.
