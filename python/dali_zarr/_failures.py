@@ -46,7 +46,8 @@ def error_details(error: BaseException) -> dict[str, Any]:
 
     The keys are:
 
-    - ``code``: what went wrong (the table is below). Codes are never renamed or removed; there may be new ones.
+    - ``code``: what went wrong, such as ``"damaged"`` or ``"unavailable"``. The page on Python in the documentation lists
+      the codes. They are never renamed or removed; there may be new ones.
     - ``kind``: ``"value"``, ``"type"``, ``"index"``, ``"runtime"`` or ``"memory"``, as the exception's class.
     - ``message``: the message, without what DALI adds.
     - ``store``, ``array``: where the error happened.

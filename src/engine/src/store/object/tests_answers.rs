@@ -18,12 +18,18 @@ use crate::store::{ByteRange, Found, Phase, Runtime, Store};
 
 /// A server that gives these answers, one after the other, and keeps the queries that it got.
 #[derive(Clone, Debug, Default)]
-struct Scripted(Arc<(Mutex<VecDeque<(u16, String)>>, Mutex<Vec<String>>)>);
+struct Scripted(Arc<Script>);
+
+#[derive(Debug, Default)]
+struct Script {
+    answers: Mutex<VecDeque<(u16, String)>>,
+    queries: Mutex<Vec<String>>,
+}
 
 impl Scripted {
     fn new(answers: &[(u16, &str)]) -> Self {
         let answers = answers.iter().map(|&(status, body)| (status, body.to_owned())).collect();
-        Self(Arc::new((Mutex::new(answers), Mutex::default())))
+        Self(Arc::new(Script { answers: Mutex::new(answers), ..Script::default() }))
     }
 
     fn store(&self, endpoint: &str) -> RemoteStore {
@@ -35,15 +41,15 @@ impl Scripted {
     }
 
     fn requests(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.1.lock().unwrap())
+        std::mem::take(&mut *self.0.queries.lock().unwrap())
     }
 }
 
 #[async_trait]
 impl HttpService for Scripted {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
-        self.0.1.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
-        let (status, body) = self.0.0.lock().unwrap().pop_front().expect("as many answers as requests");
+        self.0.queries.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
+        let (status, body) = self.0.answers.lock().unwrap().pop_front().expect("as many answers as requests");
         let mut response = HttpResponse::new(HttpResponseBody::from(body));
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         Ok(response)
