@@ -187,6 +187,8 @@ struct Chain {
 template <uint32_t GROUP>
 DZ_HD void bring_bits(Chain& chain, const SequenceTables* tables, SequenceRing* rings, uint32_t lane) {
   const uint32_t member = lane % GROUP;
+  // The chains have read the words that others take the place of.
+  lanes_sync();
   // Nothing, if the chain has ended, or if this lane has none.
   const uint32_t wanted = chain.rest && chain.room() < chain.lowest ? chain.room() : chain.lowest;
   const uint32_t first = lanes_shuffle(chain.lowest, member), last = lanes_shuffle(wanted, member);
