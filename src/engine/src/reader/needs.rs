@@ -276,6 +276,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         index_output: spec.samples.return_index,
         shared_tasks,
         first_shared_tasks,
+        several_shards: spec.order.num_shards > 1,
         limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),
     }
 }

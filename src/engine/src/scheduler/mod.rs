@@ -15,6 +15,7 @@
 //! reserved, and [`lanes`] hands waves to the GPU.
 
 mod admission;
+mod aligned_bursts;
 mod batches;
 mod chunks;
 mod completion;
@@ -101,6 +102,8 @@ pub(crate) struct Rules {
     /// Where trials begin that find the number of these tasks while a model trains, at most `shared_tasks`. `None`: the
     /// number is always `shared_tasks`.
     pub first_shared_tasks: Option<usize>,
+    /// Whether the samples are divided among several shards. Then other processes probably train the same model.
+    pub several_shards: bool,
     /// Finds the `host_memory_limit` that would be enough for an oversized chunk.
     pub limit_finder: LimitFinder,
 }
@@ -179,7 +182,7 @@ impl Scheduler {
             Some(first) => TaskLimit::found(first, rules.shared_tasks, max_waiting),
             None => TaskLimit::fixed(rules.shared_tasks),
         };
-        let sharing = Sharing::new(tasks, max_waiting);
+        let sharing = Sharing::new(tasks, max_waiting, rules.several_shards);
         Self {
             chunks: Chunks::default(),
             batches: Batches::new(rules, lanes.is_none().then_some(setup.pools)),

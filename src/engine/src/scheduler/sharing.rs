@@ -21,10 +21,14 @@
 //! together: a fast consumer finds all of them, then none. So each time that batches were late even with the highest
 //! reserve, twice as many batches in a row must not be late before the CPU helps again.
 //!
+//! Where several processes train one model, bursts begin earlier, at batches that all processes count alike
+//! ([`aligned_bursts`](super::aligned_bursts)).
+//!
 //! No constant here depends on the speed of a machine: the counts are in batches, and lateness is a share.
 
 use std::collections::BTreeSet;
 
+use super::aligned_bursts::AlignedBursts;
 use super::task_limit::TaskLimit;
 use crate::messages::Take;
 
@@ -61,6 +65,8 @@ pub(super) struct Sharing {
     left_for_cpu: usize,
     /// The lanes with a wave that decodes.
     decoding: BTreeSet<usize>,
+    /// Where other processes train the same model: when bursts begin, before the queue is as low as the reserve.
+    aligned: Option<AlignedBursts>,
 }
 
 /// A batch was late if the consumer waited for it for more than this share of the time since the one before.
@@ -85,7 +91,8 @@ fn window(max_waiting: usize) -> usize {
 
 impl Sharing {
     /// Makes the state before the first batch. At most `max_waiting` finished batches can wait (0: there is no GPU).
-    pub fn new(max_tasks: TaskLimit, max_waiting: usize) -> Self {
+    /// `several_shards`: other processes probably train the same model, each with a shard of the samples.
+    pub fn new(max_tasks: TaskLimit, max_waiting: usize, several_shards: bool) -> Self {
         Self {
             max_tasks,
             tasks: 0,
@@ -102,6 +109,7 @@ impl Sharing {
             burst: false,
             left_for_cpu: 0,
             decoding: BTreeSet::new(),
+            aligned: several_shards.then(AlignedBursts::default),
         }
     }
 
@@ -154,6 +162,7 @@ impl Sharing {
 
     /// Records that the consumer took a batch, and that `waiting` finished ones are left.
     pub fn taken(&mut self, take: Take, waiting: usize) {
+        self.aligned.iter_mut().for_each(AlignedBursts::taken);
         let late = (take.waited.as_secs_f64() / take.interval.as_secs_f64().max(1e-9)).min(1.0);
         if !self.is_on {
             self.on_time = if late > LATE { 0 } else { self.on_time + 1 };
@@ -187,7 +196,8 @@ impl Sharing {
     /// wait. A burst leaves the last chunks to the CPU, if there are many chunks and `cpu_decodes` is true. So decode
     /// threads have work during the burst, and until more is read.
     pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
-        if !self.burst && waiting <= self.reserve && self.decoding.is_empty() {
+        if !self.burst && self.decoding.is_empty() && (waiting <= self.reserve || self.begins_aligned(waiting)) {
+            self.aligned.iter_mut().for_each(AlignedBursts::began);
             let tasks = self.max_tasks.get();
             let leaves_some = self.cpu_helps() && encoded >= 4 * tasks;
             (self.burst, self.left_for_cpu) = (true, if leaves_some { 2 * tasks } else { 0 });
@@ -199,6 +209,12 @@ impl Sharing {
         } else {
             0
         }
+    }
+
+    /// Whether a burst begins before the queue is as low as the reserve, so that all processes decode in the same step.
+    fn begins_aligned(&mut self, waiting: usize) -> bool {
+        let (is_on, reserve, max_waiting) = (self.is_on, self.reserve, self.max_waiting);
+        self.aligned.as_mut().is_some_and(|aligned| is_on && aligned.begins(waiting, reserve, max_waiting))
     }
 
     /// Records that a wave that decodes was launched on a lane, and that `encoded` chunks that were read are left.
@@ -251,7 +267,7 @@ mod tests {
     /// batches that the GPU decoded, the number of its bursts, and how often no batch was left, counted over `rounds`
     /// batches after as many others for settling.
     fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
         let (mut waiting, mut wave) = (max_waiting as f64, None);
         let (mut by_gpu, mut bursts, mut empty, mut waits) = (0.0, 0, 0, 0);
         sharing.queue_is_full();
@@ -316,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
         assert!(!sharing.is_on && decodes(&mut sharing, 8));
         (0..100).for_each(|_| sharing.taken(take(1, 0), 0));
         assert!(!sharing.is_on);
@@ -332,7 +348,7 @@ mod tests {
     #[test]
     fn batches_that_are_finished_together_dont_look_like_a_slow_consumer() {
         for (together, max_waiting) in [(5, 8), (5, 4), (10, 3), (24, 8)] {
-            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
             let (mut on, mut offs) = (0, 0);
             for batch in 0..6000 {
                 sharing.queue_is_full();
@@ -349,7 +365,7 @@ mod tests {
     #[test]
     fn it_is_on_again_when_no_batch_was_late_for_a_time_though_the_queue_is_never_full() {
         for was_on in [false, true] {
-            let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
             if was_on {
                 sharing.queue_is_full();
                 (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
@@ -364,7 +380,7 @@ mod tests {
     #[test]
     fn waits_that_come_again_and_again_raise_the_reserve_however_few_batches_there_are() {
         for max_waiting in [4, 10, 32] {
-            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
             sharing.queue_is_full();
             let first = sharing.reserve();
             (0..50 * max_waiting).for_each(|batch| sharing.taken(take(u32::from(batch % 8 == 0), 1), 1));
@@ -374,7 +390,7 @@ mod tests {
 
     #[test]
     fn one_burst_at_a_time_unless_no_batch_waits() {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
         sharing.queue_is_full();
         assert!(
             !decodes(&mut sharing, 3) && decodes(&mut sharing, 2) && decodes(&mut sharing, 3),
@@ -392,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
         sharing.queue_is_full();
         assert!(decodes(&mut sharing, 2) && decodes(&mut sharing, 3));
         sharing.begin(1);
@@ -405,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_the_last_of_many_chunks_to_the_cpu() {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
         sharing.queue_is_full();
         assert_eq!(sharing.for_gpu(64, 2, true), 48, "two for each task");
         assert_eq!([sharing.for_gpu(30, 3, true), sharing.for_gpu(16, 3, true)], [14, 0]);
@@ -415,14 +431,14 @@ mod tests {
         assert_eq!(sharing.for_gpu(16, 2, true), 0, "the burst has ended");
         sharing.ended(0);
         assert_eq!(sharing.for_gpu(31, 2, true), 31, "few chunks");
-        let mut alone = Sharing::new(TaskLimit::fixed(0), 8);
+        let mut alone = Sharing::new(TaskLimit::fixed(0), 8, false);
         alone.queue_is_full();
         assert_eq!(alone.for_gpu(64, 2, true), 64, "the CPU doesn't help");
     }
 
     #[test]
     fn without_tasks_the_gpu_decodes_all_in_bursts() {
-        let mut sharing = Sharing::new(TaskLimit::fixed(0), 8);
+        let mut sharing = Sharing::new(TaskLimit::fixed(0), 8, false);
         sharing.queue_is_full();
         assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
         assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2));
@@ -431,7 +447,7 @@ mod tests {
     #[test]
     fn without_a_gpu_or_with_few_batches_it_is_never_on() {
         for batches in [0, 2] {
-            let mut sharing = Sharing::new(TaskLimit::fixed(8), batches);
+            let mut sharing = Sharing::new(TaskLimit::fixed(8), batches, false);
             sharing.queue_is_full();
             (0..1000).for_each(|_| sharing.taken(take(0, 1), batches));
             assert!(!sharing.is_on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));

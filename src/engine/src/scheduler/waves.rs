@@ -217,7 +217,7 @@ mod tests {
         WaveContext { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
 
     fn waves(lanes: usize) -> Waves {
-        Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8))
+        Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8, false))
     }
 
     fn chunk(handle: Handle, content: Content, decoded: usize) -> WaitingChunk {
@@ -278,7 +278,7 @@ mod tests {
         let mut waves = Waves::new(
             2,
             WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 },
-            Sharing::new(TaskLimit::fixed(8), 8),
+            Sharing::new(TaskLimit::fixed(8), 8, false),
         );
         waves.sharing.queue_is_full();
         waves
@@ -336,7 +336,7 @@ mod tests {
             assert_eq!(handles(waves.next(now)), Some(vec![]), "{why}");
         }
         // The consumer is the faster one.
-        let mut waves = Waves::new(2, LIMITS, Sharing::new(TaskLimit::fixed(8), 8));
+        let mut waves = Waves::new(2, LIMITS, Sharing::new(TaskLimit::fixed(8), 8, false));
         assert_eq!(handles(waves.next(reading)), Some(vec![]));
     }
 

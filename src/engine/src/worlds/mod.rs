@@ -50,6 +50,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let mut config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
+    config.rules.several_shards = random.below(2) == 0;
     let reader = SimulatedReader {
         chunk_index: Arc::clone(chunk_index),
         ops: opened.ops.clone(),
