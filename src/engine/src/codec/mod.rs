@@ -12,7 +12,7 @@
 #![deny(unsafe_code)]
 
 mod base64;
-mod bits;
+pub(crate) mod bits;
 mod blosc;
 mod chain;
 mod codec_list;

@@ -164,10 +164,9 @@ impl Lane {
         for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
         }
-        let sorted = {
-            let takes = |part: &_| self.decoder.takes(&self.tables, part);
-            plan_wave(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
-        };
+        let sorted = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream, encoded| {
+            self.decoder.takes(&self.tables, stream, encoded)
+        });
         let (copies, decodes) = (!wave.chunks.is_empty(), !sorted.streams.is_empty() || !sorted.refused.is_empty());
         self.begun.record(&self.stream)?;
         let range = nvtx::range(c"dali_zarr copy");

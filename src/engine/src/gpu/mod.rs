@@ -12,6 +12,8 @@ mod tables;
 mod tests_assemble;
 mod upload;
 
+pub use decoding::check_frame_for_nvcomp;
+
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 

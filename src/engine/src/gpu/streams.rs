@@ -6,7 +6,7 @@ use dali_zarr_kernels::zstd_plan::FramePlan;
 
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
 use crate::codec::stream::Checksum;
-use crate::codec::streams::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, split};
+use crate::codec::streams::{ChunkStream, SplitChunk, StreamCodec, split};
 use crate::memory::arena::rounded;
 use crate::messages::{Content, Wave};
 
@@ -26,7 +26,7 @@ pub(super) struct EncodedStream {
     pub decoded: usize,
     /// The checksum of the decoded bytes, if the stream has one.
     pub checksum: Option<Checksum>,
-    /// The plan of a zstd frame that this project's kernels decode.
+    /// The parts of a zstd frame.
     pub plan: Option<FramePlan>,
 }
 
@@ -61,13 +61,12 @@ pub(super) struct WavePlan {
 }
 
 /// Decides for each chunk how it is copied to the device, and where it goes in a staging buffer of `room` bytes.
-/// `decodable` says whether this lane has a decoder and enough memory for a stream.
+/// `decodable` says whether this lane can decode a stream, given its encoded bytes too.
 pub(super) fn plan_wave(
     wave: &Wave,
     chunk_index: &ChunkIndex,
     room: usize,
-    zstd: ZstdDecoder,
-    decodable: impl Fn(&ChunkStream) -> bool,
+    decodable: impl Fn(&ChunkStream, &[u8]) -> bool,
 ) -> WavePlan {
     let mut sorted = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
@@ -87,10 +86,10 @@ pub(super) fn plan_wave(
                 let bytes = &*wave.payloads[i].bytes;
                 let format = &chunk_index.part(chunk.id).format;
                 let known =
-                    format.gpu_chain().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
+                    format.gpu_chain().map(|packed| split(packed, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
-                let takes = |p: &ChunkStream| fits(p) && (p.codec.is_none() || decodable(p));
+                let takes = |p: &ChunkStream| fits(p) && decodable(p, &bytes[p.start..p.start + p.len]);
                 if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
                     sorted.refused.push(i);
                     continue;
@@ -193,7 +192,7 @@ mod tests {
             wave.payloads.push(payload);
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut sorted = plan_wave(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);
+            let mut sorted = plan_wave(&wave, &chunk_index, room, |_, _| true);
             sorted.refused.sort_unstable();
             assert_eq!(sorted.refused, refused, "{room}");
             assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));

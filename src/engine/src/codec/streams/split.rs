@@ -32,16 +32,6 @@ pub enum StreamCodec {
     Snappy,
 }
 
-/// The decoder of zstd frames on the GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ZstdDecoder {
-    /// This project's `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. They are safe for damaged data.
-    #[default]
-    Kernels,
-    /// nvCOMP, for comparison. Damage that [`inspect`] doesn't find can cost the process its CUDA context.
-    Nvcomp,
-}
-
 /// One stream of a chunk, or a range of its bytes that is only copied.
 #[derive(Clone, Debug)]
 pub struct ChunkStream {
@@ -57,7 +47,7 @@ pub struct ChunkStream {
     pub decoded: usize,
     /// The stream's checksum of the decoded bytes, to compare after decoding. `None` if it has none.
     pub checksum: Option<Checksum>,
-    /// The parts of a zstd frame, for this project's kernels. `None` for other streams and decoders.
+    /// The parts of a zstd frame. `None` for other streams.
     pub plan: Option<FramePlan>,
 }
 
@@ -86,7 +76,6 @@ impl Default for SplitChunk {
 /// The reason why the CPU has to decode the chunk, as the end of a sentence.
 pub fn split(
     chain: &Chain,
-    zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,
     split_chunk: &mut SplitChunk,
@@ -98,7 +87,7 @@ pub fn split(
     }
     let payload = chain.strip_checksums(chunk).map_err(|_| "a checksum around it is wrong")?;
     match chain.compression() {
-        Some(compression) => split_compressed(compression, zstd, &chunk[payload.clone()], decoded_len, split_chunk)?,
+        Some(compression) => split_compressed(compression, &chunk[payload.clone()], decoded_len, split_chunk)?,
         None if payload.len() == decoded_len => {
             let (len, decoded) = (decoded_len, decoded_len);
             split_chunk.streams.push(ChunkStream {
@@ -128,7 +117,6 @@ pub fn split(
 
 fn split_compressed(
     compression: Compression,
-    zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,
     split_chunk: &mut SplitChunk,
@@ -137,9 +125,9 @@ fn split_compressed(
         Compression::Zstd => StreamCodec::Zstd,
         Compression::Gzip | Compression::Zlib => StreamCodec::Deflate,
         Compression::Lz4 => StreamCodec::Lz4,
-        Compression::Blosc(..) => return split_blosc(zstd, chunk, decoded_len, split_chunk),
+        Compression::Blosc(..) => return split_blosc(chunk, decoded_len, split_chunk),
     };
-    split_chunk.streams.push(part(codec, compression, zstd, chunk, decoded_len)?);
+    split_chunk.streams.push(part(codec, compression, chunk, decoded_len)?);
     Ok(())
 }
 
@@ -147,12 +135,11 @@ fn split_compressed(
 fn part(
     codec: StreamCodec,
     compression: Compression,
-    zstd: ZstdDecoder,
     stream: &[u8],
     decoded: usize,
 ) -> Result<ChunkStream, &'static str> {
     let codec = Some(codec);
-    if compression == Compression::Zstd && zstd == ZstdDecoder::Kernels {
+    if compression == Compression::Zstd {
         let plan = plan(stream, decoded)?;
         let checksum = plan.checksum.map(Checksum::Xxh64Low);
         return Ok(ChunkStream { codec, start: 0, len: stream.len(), to: 0, decoded, checksum, plan: Some(plan) });
@@ -165,12 +152,7 @@ fn part(
     }
 }
 
-fn split_blosc(
-    zstd: ZstdDecoder,
-    chunk: &[u8],
-    decoded_len: usize,
-    split_chunk: &mut SplitChunk,
-) -> Result<(), &'static str> {
+fn split_blosc(chunk: &[u8], decoded_len: usize, split_chunk: &mut SplitChunk) -> Result<(), &'static str> {
     let blosc = blosc::split(chunk, decoded_len)?;
     split_chunk.layout = blosc.layout;
     for stream in &blosc.streams {
@@ -178,7 +160,7 @@ fn split_blosc(
         let (to, decoded) = (stream.dst_offset as usize, stream.dst_len as usize);
         let whole = |codec| ChunkStream { codec, start, len, to, decoded, checksum: None, plan: None };
         let within = |codec, compression| -> Result<ChunkStream, &'static str> {
-            let inside = part(codec, compression, zstd, &chunk[start..start + len], decoded)?;
+            let inside = part(codec, compression, &chunk[start..start + len], decoded)?;
             Ok(ChunkStream { start: start + inside.start, to, ..inside })
         };
         split_chunk.streams.push(match blosc.codec.filter(|_| !stream.raw) {

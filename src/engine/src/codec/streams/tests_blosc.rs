@@ -1,6 +1,5 @@
 //! Chunks of c-blosc, split into streams, decode to the original bytes. No input makes streams that leave their bounds.
 
-use super::ZstdDecoder;
 use super::tests::sample;
 use crate::codec::blosc::streams::{BloscStream, BloscStreams, Inner, max_streams, split};
 use crate::codec::{BloscCodec as Inside, Chain, Compression};
@@ -18,12 +17,12 @@ const CODECS: [BloscCompressor; 6] = [
     BloscCompressor::Zstd,
     BloscCompressor::BloscLZ,
 ];
-const SHUFFLES: [BloscShuffleMode; 3] =
+pub(crate) const SHUFFLES: [BloscShuffleMode; 3] =
     [BloscShuffleMode::NoShuffle, BloscShuffleMode::Shuffle, BloscShuffleMode::BitShuffle];
 const TYPESIZES: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 255];
 
 /// Compresses with c-blosc.
-fn blosc(
+pub(crate) fn blosc(
     data: &[u8],
     codec: BloscCompressor,
     shuffle: BloscShuffleMode,
@@ -129,10 +128,10 @@ fn check_bounds(split_chunk: &BloscStreams, chunk: &[u8], len: usize) {
     assert!(split_chunk.layout == Layout::NONE || (nbytes as usize == len && blocksize >= 1 && typesize >= 1));
 }
 
-/// Inspects every stream of a chunk, as is done before nvCOMP gets it.
+/// Reads the headers of every stream of a chunk, as is done before the GPU gets it.
 fn walk(chunk: &[u8], len: usize) -> Result<(), &'static str> {
     let packed = Chain::from(Compression::Blosc(Inside::Zstd, 0));
-    super::split(&packed, ZstdDecoder::Nvcomp, chunk, len, &mut super::SplitChunk::default())
+    super::split(&packed, chunk, len, &mut super::SplitChunk::default())
 }
 
 /// Compresses `data` with c-blosc, then splits, inspects, decodes and unshuffles the chunk.

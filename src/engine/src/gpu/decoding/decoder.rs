@@ -26,8 +26,9 @@ pub(in crate::gpu) trait StreamDecoder {
         Ok(Decoding { least_workspace: 0, workspace_per_mib: 0 })
     }
 
-    /// Whether a lane with this room can decode the stream.
-    fn takes(&self, _stream: &ChunkStream, _room: LaneCapacity) -> bool {
+    /// Whether a lane with this room can decode the stream with these `encoded` bytes. A decoder that trusts its input
+    /// checks the bytes here.
+    fn takes(&self, _stream: &ChunkStream, _encoded: &[u8], _room: LaneCapacity) -> bool {
         true
     }
 
@@ -49,7 +50,7 @@ pub(in crate::gpu) trait StreamDecoder {
     ///
     /// # Safety
     /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this
-    /// point. The streams were accepted by [`crate::codec::streams::split`], and fit in the round.
+    /// point. The streams were accepted by [`StreamDecoder::takes`], and fit in the round.
     unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()>;
 }
 

@@ -40,7 +40,7 @@ impl StreamDecoder for ZstdKernels {
         Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 5 << 18 })
     }
 
-    fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {
+    fn takes(&self, stream: &ChunkStream, _encoded: &[u8], room: LaneCapacity) -> bool {
         stream
             .plan
             .as_ref()

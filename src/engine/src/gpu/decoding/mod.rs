@@ -13,13 +13,15 @@ mod tests_codec;
 #[cfg(test)]
 mod tests_inflate;
 
+pub use nvcomp::check_frame_for_nvcomp;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
 
 use crate::codec::stream::Checksum;
-use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
+use crate::codec::streams::{ChunkStream, StreamCodec};
 use crate::error::{Error, Result};
 use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::EncodedStream;
@@ -28,6 +30,15 @@ use crate::messages::Wave;
 use decoder::{LaneCapacity, Launch, StreamDecoder};
 use kernels::{Inflate, Lz4, ZstdKernels};
 use nvcomp::Nvcomp;
+
+/// The decoder of zstd frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gpu) enum ZstdDecoder {
+    /// This project's kernels, which are safe for damaged data.
+    Kernels,
+    /// nvCOMP, for comparison. Damage that it isn't safe for can cost the process its CUDA context.
+    Nvcomp,
+}
 
 /// Returns the decoder of streams of this kind. `zstd` chooses the decoder of zstd frames.
 pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'static dyn StreamDecoder {
@@ -76,7 +87,7 @@ const fn decoder(codec: StreamCodec) -> StreamCodec {
 /// The decoders of a lane.
 pub(super) struct Decoder {
     /// Which decoder decodes zstd frames.
-    pub zstd: ZstdDecoder,
+    zstd: ZstdDecoder,
     module: Arc<Module>,
     workspace: DeviceBuffer,
     /// The indexes of the streams that are in the tables.
@@ -101,9 +112,9 @@ impl Decoder {
         LaneCapacity { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
     }
 
-    /// Whether this lane can decode a stream.
-    pub fn takes(&self, tables: &Tables, part: &ChunkStream) -> bool {
-        part.codec.is_none_or(|codec| choose(codec, self.zstd).takes(part, self.room(tables)))
+    /// Whether this lane can decode the stream with these `encoded` bytes, or copy it if it isn't compressed.
+    pub fn takes(&self, tables: &Tables, stream: &ChunkStream, encoded: &[u8]) -> bool {
+        stream.codec.is_none_or(|codec| choose(codec, self.zstd).takes(stream, encoded, self.room(tables)))
     }
 
     /// Enqueues the decoding of all streams and the verification of their checksums. Waits only if they don't fit in

@@ -1,14 +1,15 @@
 //! Streams of real encoders are inspected on the host and decoded on the GPU (zstd by nvCOMP), and must give the same
 //! bytes again. Damaged streams must do no harm.
 
-use super::nvcomp::{decode_async, temp_bytes};
+use super::nvcomp::{check_frame_for_nvcomp, decode_async, temp_bytes};
 use crate::codec::Compression;
 use crate::codec::stream::Checksum;
 use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::codec::streams::{StreamCodec, Verdict, inspect};
+use crate::codec::streams::{self, StreamCodec, Verdict};
 use crate::error::Result;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu, nvcomp};
 use crate::gpu::driver::{DecodeArrays, DeviceBuffer, memset_async};
+use dali_zarr_kernels::zstd_plan::plan;
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, StreamKind};
 use std::time::Instant;
 
@@ -38,6 +39,16 @@ fn compress(codec: Compression, data: &[u8], level: u32) -> Vec<u8> {
         Compression::Lz4 => lz4(data),
         Compression::Blosc(..) => unreachable!("it is no stream"),
     }
+}
+
+/// Inspects a stream, as is done before its decoder gets it: zstd frames also for nvCOMP, which decodes them here.
+fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Verdict {
+    if codec == Compression::Zstd
+        && let Err(reason) = plan(compressed, decoded_len).and_then(|plan| check_frame_for_nvcomp(compressed, &plan))
+    {
+        return Verdict::Cpu(reason);
+    }
+    streams::inspect(codec, compressed, decoded_len)
 }
 
 /// Streams on the device, with everything that their decoding needs.

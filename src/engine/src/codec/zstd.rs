@@ -1,10 +1,8 @@
 //! Zstandard: zarr-python's default for format 3, written by numcodecs, zarrs, tensorstore and others.
 //!
 //! Specification: RFC 8878. Decoded on the CPU by libzstd, which takes any number of frames, skips skippable ones and
-//! verifies checksums; on the GPU by `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`.
-
-mod entropy;
-pub(super) mod streams;
+//! verifies checksums; on the GPU by `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. For the GPU,
+//! [`dali_zarr_kernels::zstd_plan`] reads the headers of frames.
 
 use std::cell::RefCell;
 

@@ -1,7 +1,7 @@
 //! Reads the descriptions of zstd's entropy tables: FSE distributions and Huffman weights, RFC 8878 sections 4.1.1 and
 //! 4.2.1. The descriptions are decoded, because in most damaged tables the sums are wrong.
 
-use crate::codec::bits::{BackwardBits, Bits};
+use crate::codec::bits::Bits;
 
 /// Bits in the longest Huffman code of a literal.
 const MAX_CODE_BITS: u32 = 11;
@@ -177,5 +177,38 @@ fn compressed_weights(data: &[u8]) -> Option<Vec<u8>> {
                 }
             }
         }
+    }
+}
+
+/// Reads bits backward from the end, as zstd's entropy-coded streams are read (RFC 8878 section 4.1). The highest set bit of the last byte marks the end; reading begins below it.
+struct BackwardBits<'a> {
+    data: &'a [u8],
+    left: usize,
+}
+
+impl<'a> BackwardBits<'a> {
+    /// `None` if `data` is empty, or its last byte is zero and so has no end mark.
+    fn new(data: &'a [u8]) -> Option<Self> {
+        let last = *data.last()?;
+        let mark = last.checked_ilog2()? as usize;
+        Some(Self { data, left: (data.len() - 1) * 8 + mark })
+    }
+
+    /// Returns the number of bits left.
+    fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Takes `n` bits (at most 16). If fewer are left, takes them all and returns `None`.
+    fn read(&mut self, n: u32) -> Option<u32> {
+        let Some(left) = self.left.checked_sub(n as usize) else {
+            self.left = 0;
+            return None;
+        };
+        self.left = left;
+        let byte = left / 8;
+        let word =
+            (0..3).fold(0u32, |word, i| word | u32::from(self.data.get(byte + i).copied().unwrap_or(0)) << (8 * i));
+        Some((word >> (left % 8)) & ((1 << n) - 1))
     }
 }

@@ -1,12 +1,20 @@
-//! Decodes batches of zstd frames by nvCOMP.
+//! Decodes batches of zstd frames by nvCOMP, on request only. All that is for nvCOMP alone is in this folder, except the
+//! bindings (`nvcomp-sys`).
 //!
-//! How it is used follows from these findings:
-//! - A malformed stream can make it read out of bounds, which costs the process its CUDA context. So it gets only
-//!   streams that [`crate::codec::streams`] accepted.
+//! How it is used follows from these findings (version 5.3, on an H200):
+//! - A malformed stream, such as a truncated frame, can make it read out of bounds, which costs the process its CUDA
+//!   context. So it gets only frames that [`frames`] accepted.
 //! - Its gzip and deflate decoders write beyond their output when the data is damaged, and no cheap check shows such
 //!   damage. So deflate has its own decoder (`dz_inflate_*`).
 //! - It leaves statuses and sizes unwritten in some cases. So both are set to a poison value before.
 //! - A successful status doesn't mean that the values are right. So sizes and the format's checksum are compared.
+
+mod entropy;
+mod frames;
+#[cfg(test)]
+mod tests;
+
+pub use frames::check_frame_for_nvcomp;
 
 use nvcomp_sys::result::Batch;
 
@@ -42,8 +50,9 @@ impl StreamDecoder for Nvcomp {
         })
     }
 
-    fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {
-        temp_bytes(1, stream.decoded, stream.decoded).is_ok_and(|need| need <= room.workspace)
+    fn takes(&self, stream: &ChunkStream, encoded: &[u8], room: LaneCapacity) -> bool {
+        stream.plan.as_ref().is_some_and(|plan| check_frame_for_nvcomp(encoded, plan).is_ok())
+            && temp_bytes(1, stream.decoded, stream.decoded).is_ok_and(|need| need <= room.workspace)
     }
 
     fn fits(&self, streams: &[EncodedStream], room: LaneCapacity) -> Result<usize> {
@@ -87,7 +96,7 @@ pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize>
 /// # Safety
 /// The arrays are in device memory and have `n` entries, which name device memory. The workspace begins at a multiple
 /// of 8 and has its length. All of it stays valid until the stream has passed this point. The compressed streams were
-/// accepted by [`crate::codec::streams::inspect`].
+/// accepted by [`check_frame_for_nvcomp`].
 pub(super) unsafe fn decode_async(
     stream: &Stream,
     arrays: &DecodeArrays,
