@@ -22,8 +22,11 @@ use dali_zarr_engine::reader::Reader;
 use crate::registry::Registered;
 use crate::unwind::{Fenced, caught};
 
-/// A reader that is open.
-pub type Opened = (Registered, Fenced<Reader>);
+/// A reader that is open. The first field is dropped first: the reader leaves the registry before it ends.
+pub struct OpenReader {
+    pub registered: Registered,
+    pub reader: Fenced<Reader>,
+}
 
 thread_local! {
     /// The openings of this thread's operators since [`defer`]; `None` while constructors wait themselves.
@@ -42,7 +45,7 @@ pub struct Opening {
 
 enum State {
     Pending,
-    Opened(Box<Opened>),
+    Opened(Box<OpenReader>),
     Taken,
     Failed(Error),
 }
@@ -54,7 +57,7 @@ impl Opening {
     /// If the thread can't be started.
     pub fn start<F>(work: F, place: String) -> Result<std::result::Result<Arc<Self>, F>>
     where
-        F: FnOnce() -> Result<Opened> + Send + 'static,
+        F: FnOnce() -> Result<OpenReader> + Send + 'static,
     {
         let Some(before) = DEFERRED.with_borrow(|list| list.as_ref().map(|list| list.last().map(Arc::clone))) else {
             return Ok(Err(work));
@@ -108,7 +111,7 @@ impl Opening {
     ///
     /// # Errors
     /// If the reader can't be opened, or was already taken.
-    pub fn take(&self) -> Result<Opened> {
+    pub fn take(&self) -> Result<OpenReader> {
         self.wait(None)?;
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Opened(opened) => Ok(*opened),
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn failing(what: &'static str) -> impl FnOnce() -> Result<Opened> + Send + 'static {
+    fn failing(what: &'static str) -> impl FnOnce() -> Result<OpenReader> + Send + 'static {
         move || Err(Error::value(what))
     }
 

@@ -9,7 +9,7 @@ use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader, ReaderM
 use dali_zarr_engine::spec::Spec;
 
 use crate::interrupts;
-use crate::opening::{Opened, Opening};
+use crate::opening::{OpenReader, Opening};
 use crate::registry::Registered;
 use crate::unwind::Fenced;
 
@@ -18,7 +18,7 @@ use crate::unwind::Fenced;
 pub struct Operator {
     /// The opening on another thread, if the host waits for it itself.
     opening: Option<Arc<Opening>>,
-    open: OnceLock<Result<Opened>>,
+    open: OnceLock<Result<OpenReader>>,
     interrupted: Mutex<Interrupted>,
 }
 
@@ -35,7 +35,7 @@ fn not_open() -> Error {
     Error::runtime("the reader isn't open")
 }
 
-fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<Opened> {
+fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<OpenReader> {
     let open = if wait { Reader::prepare } else { Reader::open };
     let reader = Fenced::new(open(spec.clone())?);
     let found = reader.outputs().len();
@@ -44,11 +44,11 @@ fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<Opened> {
             "internal error: the schema declares {num_outputs} outputs, but the engine gives {found}"
         )));
     }
-    Ok((Registered::new(spec, &reader), reader))
+    Ok(OpenReader { registered: Registered::new(spec, &reader), reader })
 }
 
 impl Operator {
-    fn both(&self) -> Result<&Opened> {
+    fn taken(&self) -> Result<&OpenReader> {
         let open = match &self.opening {
             Some(opening) => self.open.get_or_init(|| opening.take()),
             None => self.open.get().ok_or_else(not_open)?,
@@ -57,7 +57,7 @@ impl Operator {
     }
 
     fn reader(&self) -> Result<&Reader> {
-        self.both().map(|(_, reader)| &**reader)
+        self.taken().map(|open| &*open.reader)
     }
 
     fn interrupted(&self) -> MutexGuard<'_, Interrupted> {
@@ -99,7 +99,7 @@ impl Operator {
     /// Returns the numbers that DALI's iterators ask for. Stores the reader's number in this thread (see
     /// [`crate::registry`]).
     pub fn meta(&self) -> Result<ReaderMeta> {
-        let (registered, reader) = self.both()?;
+        let OpenReader { registered, reader } = self.taken()?;
         registered.described();
         Ok(reader.meta())
     }
@@ -142,7 +142,7 @@ impl Operator {
     /// it is written.
     pub fn delivered(&self) -> u64 {
         // DALI also calls this while it builds a pipeline, when the operator must not wait.
-        self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |(_, reader)| reader.delivered())
+        self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |open| open.reader.delivered())
     }
 
     /// Returns the state after `delivered` samples.
@@ -153,7 +153,7 @@ impl Operator {
     /// Continues from `state`. Only allowed before the first batch.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         self.reader()?;
-        let Some(Ok((_, reader))) = self.open.get_mut() else { return Err(not_open()) };
+        let Some(Ok(OpenReader { reader, .. })) = self.open.get_mut() else { return Err(not_open()) };
         reader.restore(state)
     }
 }

@@ -9,7 +9,7 @@
 //! limit, so more memory never gives less. Of shapes with the same rate the smallest is taken, because memory that
 //! isn't used isn't reserved.
 
-use super::needs::{DeviceNeeds, MAX_WINDOW, Needs, too_small};
+use super::needs::{DeviceNeeds, MAX_BATCHES, Needs, too_small};
 use super::rates::WaveTime;
 use crate::error::Result;
 use crate::memory::arena::{ALIGN, rounded};
@@ -50,8 +50,8 @@ pub const JOB_TABLE: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceBudget {
     /// Batches that may be in preparation or waiting. Each takes [`Needs::batch`] bytes, which the host program lends.
-    pub window: usize,
-    /// How many batches of `window` are for finished batches that wait: 0 or 1. The others are for batches in
+    pub batches: usize,
+    /// How many of `batches` are for finished batches that wait: 0 or 1. The others are for batches in
     /// preparation.
     pub waiting: usize,
     /// Number of lanes: waves that run at a time.
@@ -79,7 +79,7 @@ pub struct DeviceBudget {
 impl DeviceBudget {
     /// Returns the bytes of all device memory: reserved by the reader, and lent for outputs.
     pub fn total(&self, needs: &Needs) -> usize {
-        self.window * needs.batch
+        self.batches * needs.batch
             + self.lanes * (self.wave_encoded + self.workspace + rounded(self.tables))
             + self.slots
             + self.gds_buffer
@@ -87,15 +87,15 @@ impl DeviceBudget {
 
     /// Returns the expected decoded bytes per second, for chunks whose waves take `time`.
     pub fn rate(&self, needs: &Needs, time: WaveTime) -> f64 {
-        let Self { window, waiting, lanes, wave_decoded: wave, ahead, .. } = *self;
-        Shape { window: window - waiting, lanes, wave, ahead }.rate(needs, time)
+        let Self { batches, waiting, lanes, wave_decoded: wave, ahead, .. } = *self;
+        Shape { batches: batches - waiting, lanes, wave, ahead }.rate(needs, time)
     }
 }
 
 /// The numbers that a division chooses. All others follow from them.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    window: usize,
+    batches: usize,
     lanes: usize,
     /// Decoded bytes of one wave.
     wave: usize,
@@ -113,10 +113,10 @@ impl Shape {
         let latency = time.latency + all / time.gpu + late;
         let lanes = all / (latency + wave / WAVE_RATE + (wave - ahead).max(0.0) / READ_RATE);
         // A batch ends one wave's latency after the decoding of its last chunk began, and holds its memory until then.
-        let window = needs.of_batches(self.window).max(1) as f64 / latency;
-        // The least of `full`, `lanes` and `window`, with a smooth bend where two are alike.
+        let of_batches = needs.of_batches(self.batches).max(1) as f64 / latency;
+        // The least of `full`, `lanes` and `of_batches`, with a smooth bend where two are alike.
         let full = full_rate(needs);
-        full / (1.0 + (full / lanes).powi(6) + (full / window).powi(6)).powf(1.0 / 6.0)
+        full / (1.0 + (full / lanes).powi(6) + (full / of_batches).powi(6)).powf(1.0 / 6.0)
     }
 
     /// Returns the bytes that each lane takes: staging, workspace, tables.
@@ -136,7 +136,7 @@ impl Shape {
 
     /// Returns the bytes of the shape, if each lane takes `lane` bytes besides the slots of its wave.
     fn bytes_of(&self, needs: &Needs, lane: usize) -> usize {
-        let outputs = self.window.saturating_mul(needs.batch);
+        let outputs = self.batches.saturating_mul(needs.batch);
         self.lanes.saturating_mul(lane.saturating_add(self.wave)).saturating_add(self.ahead).saturating_add(outputs)
     }
 }
@@ -145,7 +145,7 @@ impl Shape {
 struct Shapes<'a> {
     needs: &'a Needs,
     device: &'a DeviceNeeds,
-    windows: Vec<usize>,
+    numbers_of_batches: Vec<usize>,
     waves: Vec<Wave>,
 }
 
@@ -169,23 +169,23 @@ struct Rated {
 }
 
 impl<'a> Shapes<'a> {
-    /// `window` is the number of batches that the user asked for, if any.
-    fn new(needs: &'a Needs, device: &'a DeviceNeeds, window: Option<usize>) -> Self {
-        let windows = match window {
-            Some(window) => vec![window.max(1)],
-            None => (1..=6).chain([8, 10, 12, 16, 20, 24, MAX_WINDOW]).collect(),
+    /// `batches` is the number of batches that the user asked for, if any.
+    fn new(needs: &'a Needs, device: &'a DeviceNeeds, batches: Option<usize>) -> Self {
+        let numbers_of_batches = match batches {
+            Some(batches) => vec![batches.max(1)],
+            None => (1..=6).chain([8, 10, 12, 16, 20, 24, MAX_BATCHES]).collect(),
         };
         let streams = MAX_STREAMS.saturating_mul(device.stream);
         let most = MAX_WAVE.min(streams) / rounded(needs.decoded);
         let step = |&chunks: &usize| Some((chunks + 1).max(chunks + chunks / 8));
         let wave = |chunks| {
-            let shape = Shape { window: 1, lanes: 1, wave: chunks * rounded(needs.decoded), ahead: 0 };
+            let shape = Shape { batches: 1, lanes: 1, wave: chunks * rounded(needs.decoded), ahead: 0 };
             let [staging, workspace, tables] = shape.lane(device);
             Wave { chunks, lane: staging.saturating_add(workspace).saturating_add(rounded(tables)), tables }
         };
         let sizes = std::iter::successors(Some(1), step).take_while(|&chunks| chunks == 1 || chunks <= most);
         let waves = sizes.map(wave).collect();
-        Self { needs, device, windows, waves }
+        Self { needs, device, numbers_of_batches, waves }
     }
 
     /// Returns the shape with the highest rate of all that fit into `total` bytes of device memory and `tables` bytes
@@ -193,11 +193,11 @@ impl<'a> Shapes<'a> {
     /// smallest is returned. `None` if no shape fits.
     fn best(&self, total: usize, tables: usize, enough: f64) -> Option<Rated> {
         let mut best: Option<Rated> = None;
-        for &window in &self.windows {
+        for &batches in &self.numbers_of_batches {
             for lanes in LANES {
                 for ahead in 0..3 {
                     for &Wave { chunks, lane, tables: each } in &self.waves {
-                        let Some(shape) = self.shape(window, lanes, chunks, ahead) else { break };
+                        let Some(shape) = self.shape(batches, lanes, chunks, ahead) else { break };
                         let bytes = shape.bytes_of(self.needs, lane);
                         if bytes > total || lanes.saturating_mul(each) > tables {
                             break;
@@ -225,13 +225,13 @@ impl<'a> Shapes<'a> {
     }
 
     /// Returns the shape with these numbers of batches, lanes and chunks in a wave, which reads `ahead` halves of a
-    /// wave ahead. `None` if the waves of all lanes hold more chunks than `window` batches need.
-    fn shape(&self, window: usize, lanes: usize, chunks: usize, ahead: usize) -> Option<Shape> {
+    /// wave ahead. `None` if the waves of all lanes hold more chunks than this number of batches needs.
+    fn shape(&self, batches: usize, lanes: usize, chunks: usize, ahead: usize) -> Option<Shape> {
         let chunk = rounded(self.needs.decoded);
-        let useful = self.needs.of_batches(window).div_ceil(chunk).max(1);
+        let useful = self.needs.of_batches(batches).div_ceil(chunk).max(1);
         let waves = lanes.saturating_mul(chunks);
         let ahead = (chunks * ahead).div_ceil(2).min(useful.checked_sub(waves)?);
-        Some(Shape { window, lanes, wave: chunks * chunk, ahead: ahead * chunk })
+        Some(Shape { batches, lanes, wave: chunks * chunk, ahead: ahead * chunk })
     }
 }
 
@@ -264,16 +264,16 @@ pub(super) fn least_tables(needs: &Needs) -> usize {
 }
 
 /// Returns the smallest shape: one lane, one chunk at a time.
-fn smallest_shape(needs: &Needs, window: Option<usize>) -> Shape {
-    Shape { window: window.unwrap_or(1).max(1), lanes: 1, wave: rounded(needs.decoded), ahead: 0 }
+fn smallest_shape(needs: &Needs, batches: Option<usize>) -> Shape {
+    Shape { batches: batches.unwrap_or(1).max(1), lanes: 1, wave: rounded(needs.decoded), ahead: 0 }
 }
 
-/// Returns the smallest possible limit on device memory in bytes: memory for one chunk, and for `window` batches
+/// Returns the smallest possible limit on device memory in bytes: memory for one chunk, and for this number of `batches`
 /// (`None`: one). 0 without a device.
-pub fn smallest_device(needs: &Needs, window: Option<usize>) -> u64 {
+pub fn smallest_device(needs: &Needs, batches: Option<usize>) -> u64 {
     let Some(device) = needs.device else { return 0 };
     let gds_buffer = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
-    smallest_shape(needs, window).bytes(needs, &device).saturating_add(gds_buffer) as u64
+    smallest_shape(needs, batches).bytes(needs, &device).saturating_add(gds_buffer) as u64
 }
 
 /// Returns the most bytes that the default limit takes for throughput. The model needs the memory, and asks for a part
@@ -285,30 +285,30 @@ pub(super) const fn default_at_most(needs: &Needs) -> usize {
 /// Returns the limit in bytes if the user sets none, before looking at the device. It is the smallest limit that is
 /// expected to give [`DEFAULT_SHARE`] of the throughput of [`MAX_DEFAULT_DEVICE`], at most [`default_at_most`], plus
 /// memory for the chunks that are worth keeping.
-pub(super) fn default_device(needs: &Needs, window: Option<usize>) -> u64 {
+pub(super) fn default_device(needs: &Needs, batches: Option<usize>) -> u64 {
     let Some(device) = needs.device else { return 0 };
-    let enough = Shapes::new(needs, &device, window).enough();
+    let enough = Shapes::new(needs, &device, batches).enough();
     // One batch more: a finished one that waits.
-    let outputs = if window.is_none() { needs.batch } else { 0 };
+    let outputs = if batches.is_none() { needs.batch } else { 0 };
     let bytes = enough.saturating_add(outputs).saturating_add(needs.kept()).saturating_add(device.gds_buffer) as u64;
-    let smallest = smallest_device(needs, window);
+    let smallest = smallest_device(needs, batches);
     bytes.div_ceil(1 << 20).saturating_mul(1 << 20).min(MAX_DEFAULT_DEVICE).max(smallest)
 }
 
 /// Returns the expected decoded bytes per second with as much device memory as is useful, for chunks whose waves take
 /// `time`. 0 without a device.
-pub fn rate_at_most(needs: &Needs, window: Option<usize>, time: WaveTime) -> f64 {
+pub fn rate_at_most(needs: &Needs, batches: Option<usize>, time: WaveTime) -> f64 {
     let Some(device) = &needs.device else { return 0.0 };
     let best =
-        Shapes::new(needs, device, window).best(MAX_DEFAULT_DEVICE as usize, usize::MAX, ENOUGH * full_rate(needs));
+        Shapes::new(needs, device, batches).best(MAX_DEFAULT_DEVICE as usize, usize::MAX, ENOUGH * full_rate(needs));
     best.map_or(0.0, |best| best.shape.rate(needs, time))
 }
 
 /// Returns the smallest limit in bytes with which `rate` decoded bytes per second are expected; [`u64::MAX`] if no
 /// limit is enough.
-pub fn limit_for_rate(needs: &Needs, window: Option<usize>, rate: f64) -> u64 {
+pub fn limit_for_rate(needs: &Needs, batches: Option<usize>, rate: f64) -> u64 {
     let Some(device) = &needs.device else { return u64::MAX };
-    let best = Shapes::new(needs, device, window).best(usize::MAX, usize::MAX, rate);
+    let best = Shapes::new(needs, device, batches).best(usize::MAX, usize::MAX, rate);
     best.filter(|best| best.rate >= rate).map_or(u64::MAX, |best| best.bytes as u64)
 }
 
@@ -327,7 +327,7 @@ fn kept(needs: &Needs, shapes: &Shapes<'_>, total: usize, least: usize) -> usize
     first + others.min(beyond)
 }
 
-/// Divides `limit` bytes of device memory. `window` is the number of batches that the user asked for, if any.
+/// Divides `limit` bytes of device memory. `batches` is the number of batches that the user asked for, if any.
 /// `host_tables` is the most that the tables of all lanes may take in host memory, in bytes.
 ///
 /// # Errors
@@ -336,11 +336,11 @@ pub(super) fn divide(
     limit: u64,
     needs: &Needs,
     device: &DeviceNeeds,
-    window: Option<usize>,
+    batches: Option<usize>,
     host_tables: usize,
 ) -> Result<DeviceBudget> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
-    let smallest = smallest_device(needs, window) as usize;
+    let smallest = smallest_device(needs, batches) as usize;
     if total < smallest {
         return Err(too_small("device_memory_limit", limit, smallest, 0));
     }
@@ -350,17 +350,17 @@ pub(super) fn divide(
         wanted => rounded(wanted).min(total / 8).min(total - smallest).max(min_gds_buffer),
     };
     let total = total - gds_buffer;
-    let shapes = Shapes::new(needs, device, window);
+    let shapes = Shapes::new(needs, device, batches);
     let kept = kept(needs, &shapes, total, smallest - min_gds_buffer);
     let best = shapes.best(total - kept, host_tables, ENOUGH * full_rate(needs));
-    let shape = best.map_or(smallest_shape(needs, window), |best| best.shape);
-    // If memory is left, one more batch: a finished one that waits, while `shape.window` others are in preparation.
+    let shape = best.map_or(smallest_shape(needs, batches), |best| best.shape);
+    // If memory is left, one more batch: a finished one that waits, while `shape.batches` others are in preparation.
     let left = total - kept - shape.bytes(needs, device);
-    let waiting = usize::from(window.is_none() && shape.window < MAX_WINDOW && left >= needs.batch);
+    let waiting = usize::from(batches.is_none() && shape.batches < MAX_BATCHES && left >= needs.batch);
     let [wave_encoded, workspace, tables] = shape.lane(device);
     let streams = streams_in(device, shape.wave);
     Ok(DeviceBudget {
-        window: shape.window + waiting,
+        batches: shape.batches + waiting,
         waiting,
         lanes: shape.lanes,
         wave_decoded: shape.wave,

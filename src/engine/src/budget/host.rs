@@ -1,7 +1,7 @@
 //! How host memory is divided.
 
 use super::device::least_tables;
-use super::needs::{MAX_WINDOW, Needs, too_small};
+use super::needs::{MAX_BATCHES, Needs, too_small};
 use crate::error::Result;
 use crate::memory::arena::rounded;
 
@@ -9,7 +9,7 @@ use crate::memory::arena::rounded;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostBudget {
     /// Delivery to the CPU: batches that may be in preparation or waiting. 0 with a GPU, whose memory holds them.
-    pub window: usize,
+    pub batches: usize,
     /// Delivery to the CPU: most buffers that came back with their batches and are kept to be used again.
     pub idle: usize,
     /// Bytes of the block for encoded chunks (and decoded ones, if batches are delivered to the CPU).
@@ -56,15 +56,15 @@ pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
     large.saturating_mul(3).max(DEFAULT_HOST).saturating_add(needs.tables.max(needs.opening) as u64)
 }
 
-/// Returns the smallest possible limit in bytes. For delivery to the CPU, it holds one chunk and `window` batches
+/// Returns the smallest possible limit in bytes. For delivery to the CPU, it holds one chunk and this number of `batches`
 /// (`None`: one). With a GPU, it holds one chunk, the tables of one lane, and room for a chunk that the GPU couldn't
 /// decode.
-pub fn smallest_host(needs: &Needs, window: Option<usize>) -> u64 {
+pub fn smallest_host(needs: &Needs, batches: Option<usize>) -> u64 {
     let smallest = match needs.device {
         None => {
             // One more batch than are in preparation: a buffer that came back and waits to be used again.
-            let batches = (window.unwrap_or(1).max(1) + 1) * needs.batch;
-            batches + cpu_chunk(needs) + fixed_bytes(needs)
+            let outputs = (batches.unwrap_or(1).max(1) + 1) * needs.batch;
+            outputs + cpu_chunk(needs) + fixed_bytes(needs)
         }
         Some(_) => gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + least_tables(needs),
     };
@@ -111,15 +111,16 @@ fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Resu
     Ok(Remainder { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
 }
 
-/// Divides `limit` bytes for batches delivered to the CPU. `window` is the number of batches that the user asked for,
+/// Divides `limit` bytes for batches delivered to the CPU. `batches` is the number of batches that the user asked for,
 /// if any.
 ///
 /// # Errors
 /// If one chunk and one batch don't fit. The error names the smallest limit that would be enough.
-pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
+pub(super) fn divide_cpu(limit: u64, needs: &Needs, batches: Option<usize>, threads: usize) -> Result<HostBudget> {
     let chunk = cpu_chunk(needs);
-    let batches = window.unwrap_or(1).max(1);
-    let Remainder { threads, indexes, left } = remainder(limit, needs, smallest_host(needs, window) as usize, threads)?;
+    let least = batches.unwrap_or(1).max(1);
+    let Remainder { threads, indexes, left } =
+        remainder(limit, needs, smallest_host(needs, batches) as usize, threads)?;
     // Memory for the chunks of one batch, for a chunk of each thread and for all requests comes first, then batches
     // ahead.
     let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
@@ -128,14 +129,14 @@ pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threa
     // Users give back several buffers at a time. A buffer that isn't kept is mapped again, and its pages are zeroed
     // once more.
     let idle = (affordable / 4).min(MAX_IDLE - 1);
-    let ahead = if window.is_some() { 0 } else { (affordable - idle).min(ahead_at_most(needs)) };
-    let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
-    Ok(HostBudget { window, idle, block, indexes, threads, shared: 0 })
+    let ahead = if batches.is_some() { 0 } else { (affordable - idle).min(ahead_at_most(needs)) };
+    let (batches, idle, block) = (least + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
+    Ok(HostBudget { batches, idle, block, indexes, threads, shared: 0 })
 }
 
 /// Returns the most batches that are prepared after the first one, if the user doesn't say how many.
 fn ahead_at_most(needs: &Needs) -> usize {
-    (AHEAD_BYTES / needs.batch.max(1)).clamp(MIN_AHEAD, MAX_WINDOW - 1)
+    (AHEAD_BYTES / needs.batch.max(1)).clamp(MIN_AHEAD, MAX_BATCHES - 1)
 }
 
 /// Returns the bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and
@@ -161,7 +162,7 @@ pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: 
     let smallest = gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + tables;
     let Remainder { threads, indexes, left } = remainder(limit, needs, smallest, threads)?;
     let (shared, scratch) = shared(needs, left, threads);
-    Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
+    Ok(HostBudget { batches: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
 }
 
 /// Returns how many of `threads` decode threads have memory to decode in the GPU's place, and the bytes beyond
@@ -190,16 +191,16 @@ pub struct LimitFinder {
 }
 
 impl LimitFinder {
-    /// For a reader with these needs; `window` is what the user asked for, if anything.
-    pub fn new(needs: &Needs, window: Option<usize>) -> Self {
-        let smallest = smallest_host(needs, window);
+    /// For a reader with these needs; `batches` is what the user asked for, if anything.
+    pub fn new(needs: &Needs, batches: Option<usize>) -> Self {
+        let smallest = smallest_host(needs, batches);
         if needs.device.is_some() {
             return Self { smallest, least: gpu_chunk(needs), before_batches: usize::MAX, batches_ahead: 0, gpu: true };
         }
         let least = cpu_chunk(needs);
         let before_batches = needs.working_set.saturating_add(least);
         // Batches beyond those of the smallest limit.
-        let ahead = MAX_IDLE - 1 + if window.is_some() { 0 } else { ahead_at_most(needs) };
+        let ahead = MAX_IDLE - 1 + if batches.is_some() { 0 } else { ahead_at_most(needs) };
         Self { smallest, least, before_batches, batches_ahead: needs.batch.saturating_mul(ahead), gpu: false }
     }
 
@@ -249,21 +250,27 @@ mod tests {
             let smallest = smallest_host(&n, None);
             for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
                 let b = divide_cpu(limit, &n, None, 4).unwrap();
-                let total = (b.window + b.idle) * n.batch + b.block + b.indexes + b.threads * per_thread;
+                let total = (b.batches + b.idle) * n.batch + b.block + b.indexes + b.threads * per_thread;
                 assert!(total as u64 <= limit, "{limit}: {total} {b:?}");
-                assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.idle >= 1 && b.threads >= 1);
+                assert!(b.block >= n.encoded + n.decoded && b.batches >= 1 && b.idle >= 1 && b.threads >= 1);
             }
             let refused = divide_cpu(smallest - 1, &n, None, 4).unwrap_err();
             assert!(refused.message().contains(&format!("at least {smallest} bytes")), "{refused}");
             let b = divide_cpu(1 << 31, &n, Some(3), 4).unwrap();
-            assert_eq!((b.window, b.idle), (3, MAX_IDLE));
+            assert_eq!((b.batches, b.idle), (3, MAX_IDLE));
             // Requests that are under way have room, as far as half of the memory goes.
             let far = Needs { request_bytes: 50 * FIELD, ..n };
             let (near, far) = (divide_cpu(1 << 30, &n, None, 4).unwrap(), divide_cpu(1 << 30, &far, None, 4).unwrap());
-            assert!(near.block < 50 * FIELD && far.block > 50 * FIELD && far.window < near.window, "{near:?} {far:?}");
+            assert!(
+                near.block < 50 * FIELD && far.block > 50 * FIELD && far.batches < near.batches,
+                "{near:?} {far:?}"
+            );
             // Of large batches a few are enough, however much memory there is; of small ones as many as fit.
-            let window = |batch| divide_cpu(1 << 40, &Needs { batch, ..n }, None, 4).unwrap().window;
-            assert_eq!([1 << 10, 16 << 20, 64 << 20, 1 << 30].map(window), [MAX_WINDOW, MAX_WINDOW, 9, 1 + MIN_AHEAD]);
+            let batches = |batch| divide_cpu(1 << 40, &Needs { batch, ..n }, None, 4).unwrap().batches;
+            assert_eq!(
+                [1 << 10, 16 << 20, 64 << 20, 1 << 30].map(batches),
+                [MAX_BATCHES, MAX_BATCHES, 9, 1 + MIN_AHEAD]
+            );
         }
     }
 
@@ -295,16 +302,16 @@ mod tests {
         let mut numbers = Numbers(7);
         for _ in 0..3000 {
             let (cpu, gpu) = (numbers.needs(false), numbers.needs(true));
-            let window = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
+            let batches = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
             let threads = 1 + numbers.below(32);
             let more = 1 + (numbers.below(300 * MIB) >> numbers.below(12));
             for more_memory in [0, 1 + numbers.below(MIB), numbers.below(500 * MIB), numbers.below(8 << 30)] {
                 let bytes = cpu_chunk(&cpu) + more;
-                let limit = LimitFinder::new(&cpu, window).limit_for(bytes) + more_memory as u64;
-                let block = divide_cpu(limit, &cpu, window, threads).unwrap().block;
-                assert!(block >= bytes, "{block} < {bytes} with {limit}: {cpu:?} {window:?} {threads}");
+                let limit = LimitFinder::new(&cpu, batches).limit_for(bytes) + more_memory as u64;
+                let block = divide_cpu(limit, &cpu, batches, threads).unwrap().block;
+                assert!(block >= bytes, "{block} < {bytes} with {limit}: {cpu:?} {batches:?} {threads}");
                 let bytes = gpu_chunk(&gpu) + more;
-                let limit = LimitFinder::new(&gpu, window).limit_for(bytes) + more_memory as u64;
+                let limit = LimitFinder::new(&gpu, batches).limit_for(bytes) + more_memory as u64;
                 let tables = host_tables(limit, &gpu).unwrap();
                 let block = divide_for_gpu(limit, &gpu, tables, threads).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {gpu:?} {threads}");

@@ -18,7 +18,7 @@ mod tests;
 
 pub use device::DeviceBudget;
 pub use host::{HostBudget, LimitFinder};
-pub use needs::{Decoding, DeviceNeeds, MAX_WINDOW, Needs};
+pub use needs::{Decoding, DeviceNeeds, MAX_BATCHES, Needs};
 pub use rates::{Expected, Rates, WaveTime};
 
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub struct Asked {
     /// The limit on device memory.
     pub device: Option<u64>,
     /// Number of batches to prepare (`prefetch_queue_depth`).
-    pub window: Option<usize>,
+    pub batches: Option<usize>,
     /// Number of decode threads.
     pub threads: usize,
     /// Number of samples of a batch, for messages.
@@ -55,7 +55,7 @@ impl Asked {
         Self {
             host: spec.resources.host_memory_limit,
             device: spec.resources.device_memory_limit,
-            window: spec.resources.prefetch_queue_depth,
+            batches: spec.resources.prefetch_queue_depth,
             threads: spec.resources.decode_threads.unwrap_or_else(cores).max(1),
             batch_size: spec.batch_size,
         }
@@ -74,7 +74,7 @@ pub(crate) struct MachineMemory {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
     /// Batches that may be in preparation or waiting.
-    pub window: usize,
+    pub batches: usize,
     /// Host memory.
     pub host: HostBudget,
     /// Device memory, if batches are delivered to a GPU.
@@ -109,8 +109,8 @@ impl Division {
 }
 
 /// Returns the smallest limits with which a reader runs.
-pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
-    Limits { host: host::smallest_host(needs, window), device: device::smallest_device(needs, window) }
+pub fn smallest(needs: &Needs, batches: Option<usize>) -> Limits {
+    Limits { host: host::smallest_host(needs, batches), device: device::smallest_device(needs, batches) }
 }
 
 /// Divides the memory of a reader.
@@ -119,7 +119,7 @@ pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
 /// If not even the smallest limits can be divided, which is an internal error. Limits that are too small, and a machine
 /// with too little memory, are reported in [`Division::refused`].
 pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &MachineMemory) -> Result<Division> {
-    let smallest = smallest(needs, asked.window);
+    let smallest = smallest(needs, asked.batches);
     let lacking = lacking(needs, asked, there, smallest);
     let limits = if lacking.is_some() { smallest } else { limits(needs, asked, there, smallest) };
     let (budget, too_small) = match divide_limits(needs, asked, limits) {
@@ -138,7 +138,7 @@ fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits
              samples has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
              window or prefetch_queue_depth, or smaller chunks",
             shown(smallest),
-            match asked.window {
+            match asked.batches {
                 Some(n @ 2..) => format!("{n} batches"),
                 _ => "one batch".into(),
             },
@@ -165,7 +165,7 @@ fn limits(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits)
         None => 0,
         Some(_) => {
             let (free, all) = there.device.unwrap_or((u64::MAX, u64::MAX));
-            let default = || device::default_device(needs, asked.window).min(free / 2).max(smallest.device);
+            let default = || device::default_device(needs, asked.batches).min(free / 2).max(smallest.device);
             asked.device.unwrap_or_else(default).min(all)
         }
     };
@@ -175,11 +175,11 @@ fn limits(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits)
 /// Divides these limits.
 fn divide_limits(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget> {
     let Some(on_device) = &needs.device else {
-        let host = host::divide_cpu(limits.host, needs, asked.window, asked.threads)?;
-        return Ok(Budget { window: host.window, host, device: None });
+        let host = host::divide_cpu(limits.host, needs, asked.batches, asked.threads)?;
+        return Ok(Budget { batches: host.batches, host, device: None });
     };
     let tables = host::host_tables(limits.host, needs)?;
-    let device = device::divide(limits.device, needs, on_device, asked.window, tables)?;
+    let device = device::divide(limits.device, needs, on_device, asked.batches, tables)?;
     let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, asked.threads)?;
-    Ok(Budget { window: device.window, host, device: Some(device) })
+    Ok(Budget { batches: device.batches, host, device: Some(device) })
 }

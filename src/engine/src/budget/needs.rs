@@ -5,7 +5,7 @@ use super::rates::WaveTime;
 use crate::error::Error;
 
 /// Most batches in preparation, if the user doesn't say how many.
-pub const MAX_WINDOW: usize = 32;
+pub const MAX_BATCHES: usize = 32;
 
 /// Returns the error of a limit that is too small for one chunk and one batch, with `tables` bytes of tables.
 pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usize) -> Error {
@@ -108,9 +108,9 @@ impl Decoding {
 }
 
 impl Needs {
-    /// Returns the decoded bytes of the chunks that `window` batches in a row need.
-    pub fn of_batches(&self, window: usize) -> usize {
-        self.working_set.saturating_add(self.new_per_batch.saturating_mul(window.saturating_sub(1)))
+    /// Returns the decoded bytes of the chunks that a number of batches in a row need.
+    pub fn of_batches(&self, batches: usize) -> usize {
+        self.working_set.saturating_add(self.new_per_batch.saturating_mul(batches.saturating_sub(1)))
     }
 
     /// Returns the bytes of decoded chunks that are worth keeping for later batches.

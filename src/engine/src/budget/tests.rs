@@ -9,8 +9,8 @@ use crate::memory::arena::rounded;
 const GIB: u64 = 1 << 30;
 
 /// Makes a user's request with these limits.
-fn asked(host: Option<u64>, device: Option<u64>, window: Option<usize>) -> Asked {
-    Asked { host, device, window, threads: 16, batch_size: 16 }
+fn asked(host: Option<u64>, device: Option<u64>, batches: Option<usize>) -> Asked {
+    Asked { host, device, batches, threads: 16, batch_size: 16 }
 }
 
 fn divide_limits(needs: &Needs, asked: &Asked) -> Budget {
@@ -18,8 +18,8 @@ fn divide_limits(needs: &Needs, asked: &Asked) -> Budget {
 }
 
 /// Returns the device's part of the budget with this limit and plenty of host memory.
-fn device(needs: &Needs, limit: u64, window: Option<usize>) -> DeviceBudget {
-    divide_limits(needs, &asked(Some(64 * GIB), Some(limit), window)).device.unwrap()
+fn device(needs: &Needs, limit: u64, batches: Option<usize>) -> DeviceBudget {
+    divide_limits(needs, &asked(Some(64 * GIB), Some(limit), batches)).device.unwrap()
 }
 
 /// Returns the needs of chunks of `chunk` bytes with this compression, with `fields` fields of 4.15 MB in a batch.
@@ -58,7 +58,7 @@ fn stores(batch: usize) -> [(&'static str, Needs); 4] {
     ]
 }
 
-/// Prints for each store and limit: lanes, waves, window, slots, all memory that is used, and the expected throughput.
+/// Prints for each store and limit: lanes, waves, batches, slots, all memory that is used, and the expected throughput.
 /// To see what a constant does: `cargo test -p dali-zarr-engine --lib what_a_limit_gives -- --nocapture`.
 #[test]
 fn what_a_limit_gives() {
@@ -79,13 +79,13 @@ fn what_a_limit_gives() {
                 let share = 100.0 * rate(limit) / most;
                 let mb = |bytes: usize| bytes as f64 / 1e6;
                 let told = format!(
-                    "{:6} MiB: {} lanes x {:5.1} MB, {:4.1} read ahead, window {:2}, slots {:5.1} MB, in all {:5.0} MB: {:4.1} GB/s, \
+                    "{:6} MiB: {} lanes x {:5.1} MB, {:4.1} read ahead, batches {:2}, slots {:5.1} MB, in all {:5.0} MB: {:4.1} GB/s, \
                      {share:3.0} %",
                     limit / MIB as u64,
                     d.lanes,
                     mb(d.wave_decoded),
                     mb(d.ahead),
-                    d.window,
+                    d.batches,
                     mb(d.slots),
                     mb(d.total(&needs)),
                     rate(limit) / 1e9
@@ -140,9 +140,9 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
     let mut numbers = Numbers(3);
     for _ in 0..2000 {
         let needs = numbers.needs(true);
-        let window = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
+        let batches = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
         let of = needs.device.unwrap();
-        let smallest = smallest_device(&needs, window);
+        let smallest = smallest_device(&needs, batches);
         let host = smallest_host(&needs) + (numbers.below(4 << 30) >> numbers.below(16)) as u64;
         let mut limits: Vec<u64> =
             (0..12).map(|_| smallest + (numbers.below(16 << 30) >> numbers.below(30)) as u64).collect();
@@ -150,9 +150,9 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
         limits.sort_unstable();
         let mut before = 0.0;
         for limit in limits {
-            let budget = divide_limits(&needs, &asked(Some(host), Some(limit), window));
+            let budget = divide_limits(&needs, &asked(Some(host), Some(limit), batches));
             let (d, h) = (budget.device.unwrap(), budget.host);
-            let told = || format!("{limit} {window:?}: {d:?} of {needs:?}");
+            let told = || format!("{limit} {batches:?}: {d:?} of {needs:?}");
             assert!(d.total(&needs) as u64 <= limit, "{}: {}", d.total(&needs), told());
             let beside = h.shared * needs.sharing.unwrap_or(0).saturating_sub(needs.per_thread);
             let decoders = h.threads * needs.per_thread + beside;
@@ -165,12 +165,12 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
             assert!(d.slots >= needs.decoded && d.wave_decoded >= needs.decoded, "{}", told());
             assert!(d.wave_encoded >= of.staged && (of.gds_buffer == 0 || d.gds_buffer >= needs.encoded), "{}", told());
             assert!(of.decoding.is_none_or(|decoding| d.workspace >= decoding.least_workspace), "{}", told());
-            assert!(d.window >= window.unwrap_or(1) && window.is_none_or(|asked| d.window == asked), "{}", told());
+            assert!(d.batches >= batches.unwrap_or(1) && batches.is_none_or(|asked| d.batches == asked), "{}", told());
             // No slots that no wave can fill, and no waves that no batch can fill.
-            let useful = needs.of_batches(d.window) + 2 * rounded(needs.decoded) + needs.kept();
+            let useful = needs.of_batches(d.batches) + 2 * rounded(needs.decoded) + needs.kept();
             assert!(d.slots <= useful, "{useful}: {}", told());
         }
-        let less = divide(&needs, &asked(Some(host), Some(smallest - 1), window), &MachineMemory::default()).unwrap();
+        let less = divide(&needs, &asked(Some(host), Some(smallest - 1), batches), &MachineMemory::default()).unwrap();
         let refused = less.accepted().unwrap_err();
         assert!(refused.message().contains(&format!("device_memory_limit: expected at least {smallest} bytes")));
     }

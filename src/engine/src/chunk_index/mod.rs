@@ -7,7 +7,7 @@ pub(crate) use shard::{Entries, ShardId, ShardIndex};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
+use crate::dataset::{ArrayInfo, ArrayPart, Dataset, DimGrid, Sharding};
 use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::plan::{BatchPlan, ChunkId, Planner};
@@ -97,7 +97,7 @@ pub(crate) struct ChunkIndex {
 
 impl ChunkIndex {
     pub fn new(dataset: Dataset, planner: Planner, routes: Vec<Vec<Route>>) -> Self {
-        let equal = |part: &Part| {
+        let equal = |part: &ArrayPart| {
             let regular = part.grid.iter().all(|g| matches!(g, DimGrid::Regular { .. }));
             regular.then_some(part.largest_bytes)
         };
@@ -137,7 +137,7 @@ impl ChunkIndex {
         Plan { batch, places, shards }
     }
 
-    pub fn part(&self, id: ChunkId) -> &Part {
+    pub fn part(&self, id: ChunkId) -> &ArrayPart {
         &self.dataset.arrays[id.array as usize].parts[id.part as usize]
     }
 

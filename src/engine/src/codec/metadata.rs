@@ -8,7 +8,7 @@ use super::chain::{Chain, Side, Size, Step};
 use super::codec_list::{CodecList, unknown};
 use super::filters::{SwapBytes, Transpose};
 use super::given::{Format, Given};
-use super::registry::{Place, find};
+use super::registry::{Entry, find};
 use super::zarrs_codec::{ZarrsCodec, fill_value};
 use super::{ChunkFormat, decoded_bytes};
 use crate::dtype::DType;
@@ -150,14 +150,14 @@ impl Building {
     fn add(&mut self, name: &str, configuration: &Map<String, Value>) -> Result<()> {
         self.names.push(name.to_owned());
         let (make, on_bytes) = match find(name, self.format) {
-            Some(Place::Refused(what)) => {
+            Some(Entry::Refused(what)) => {
                 return Err(Error::dtype(format!(
                     "expected codecs for arrays of numbers, but found {name}, which is for {what}; write the array again with \
                      numbers and without this codec, or leave it out"
                 )));
             }
-            Some(Place::Elements(make)) => (make, false),
-            Some(Place::Bytes(make)) => (make, true),
+            Some(Entry::Elements(make)) => (make, false),
+            Some(Entry::Bytes(make)) => (make, true),
             None => return self.add_foreign(name, configuration),
         };
         self.check_place(name, on_bytes)?;

@@ -13,11 +13,11 @@ use super::given::{Format, Given};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use crate::error::Result;
-use Place::{Bytes, Elements, Refused};
+use Entry::{Bytes, Elements, Refused};
 
-/// Where a codec may stand in a v3 chain, and how it is made.
+/// An entry of the registry: where a codec may stand in a v3 chain, and how it is made.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Entry {
     /// Before the codec that turns elements into bytes.
     Elements(Make),
     /// After that codec.
@@ -30,7 +30,7 @@ pub(super) enum Place {
 pub(super) type Make = fn(&Given<'_>) -> Result<Option<Box<dyn Step>>>;
 
 /// All codecs, by their name in metadata without the prefix "numcodecs.".
-const CODECS: &[(&str, Place)] = &[
+const CODECS: &[(&str, Entry)] = &[
     ("astype", Elements(|c| made(Arithmetic::astype(c)?))),
     ("quantize", Elements(|c| Ok(Arithmetic::quantize(c)?.map(boxed)))),
     ("delta", Elements(|c| made(Arithmetic::delta(c)?))),
@@ -65,8 +65,8 @@ const CODECS: &[(&str, Place)] = &[
     ("categorize", Refused("text")),
 ];
 
-/// Returns the place of the codec `name`, or `None` if this project doesn't have it.
-pub(super) fn find(name: &str, format: Format) -> Option<Place> {
+/// Returns the entry of the codec `name`, or `None` if this project doesn't have it.
+pub(super) fn find(name: &str, format: Format) -> Option<Entry> {
     // Older versions of zarrs wrote codec names as URLs.
     let last = name.rsplit('/').next()?;
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);

@@ -31,7 +31,7 @@ const MAX_CHUNK: usize = 1 << 44;
 
 /// The part of an array in one store.
 #[derive(Debug)]
-pub struct Part {
+pub struct ArrayPart {
     /// Index into [`super::Dataset::stores`].
     pub store: usize,
     /// Elements along each dimension. Complex arrays have an additional last dimension for the two parts.
@@ -54,7 +54,7 @@ pub struct Part {
     metadata_key: String,
 }
 
-impl Part {
+impl ArrayPart {
     /// Returns the key of the chunk at `coords`, or of the shard at `coords` if [`Self::sharding`] is set.
     pub fn key(&self, coords: &[u64]) -> String {
         format!("{}{}", self.prefix, self.keys.encode(self.stored(coords)).as_str())
@@ -94,7 +94,7 @@ impl Part {
 
 /// Everything that an array's metadata say.
 pub(super) struct Described {
-    pub part: Part,
+    pub part: ArrayPart,
     pub dims: DimNames,
     pub stored: Stored,
     pub fill: Fill,
@@ -174,7 +174,7 @@ pub(super) fn describe(
     } else {
         chunks_v2(document, &node.attributes, &shape, stored, fill)?
     };
-    let part = Part {
+    let part = ArrayPart {
         store,
         shape,
         grid: chunks.grid,

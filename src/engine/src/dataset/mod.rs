@@ -20,7 +20,7 @@ mod sharding;
 
 use std::sync::Arc;
 
-pub use array::Part;
+pub use array::ArrayPart;
 pub use cf::Cf;
 pub use grid::DimGrid;
 pub(crate) use listing::{Listed, Listing, list};
@@ -75,7 +75,7 @@ pub struct ArrayInfo {
     /// The calendar of times, from the attribute `calendar`.
     pub calendar: Option<String>,
     /// One part for each store, all with the same number of dimensions.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ArrayPart>,
 }
 
 impl Dataset {

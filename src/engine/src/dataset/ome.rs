@@ -15,12 +15,12 @@ pub struct Level {
     /// The names of the dimensions.
     pub axes: Vec<String>,
     /// How to compute a position from an index, for each dimension. `None` if the attributes don't give plain numbers.
-    place: Option<Vec<Place>>,
+    transforms: Option<Vec<AxisTransform>>,
 }
 
-/// The places of elements along a dimension: `position = index * scale + translation`.
+/// Where the elements along a dimension lie: `position = index * scale + translation`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
+struct AxisTransform {
     scale: f64,
     translation: f64,
 }
@@ -52,15 +52,15 @@ pub(super) fn level(attributes: &Map<String, Value>, group: &str, path: &str, nd
         if axes.len() != ndim || !axes.iter().enumerate().all(is_own) {
             return None;
         }
-        let mut place = vec![Place { scale: 1.0, translation: 0.0 }; ndim];
-        let known = apply(dataset, &mut place).and_then(|()| apply(image, &mut place));
-        Some(Level { image: (group.to_owned(), number), axes, place: known.map(|()| place) })
+        let mut transforms = vec![AxisTransform { scale: 1.0, translation: 0.0 }; ndim];
+        let known = apply(dataset, &mut transforms).and_then(|()| apply(image, &mut transforms));
+        Some(Level { image: (group.to_owned(), number), axes, transforms: known.map(|()| transforms) })
     })
 }
 
-/// Applies the transformations of a level or of an image to `place`, in their order. `None` if one isn't a scale or a
+/// Applies the transformations of a level or of an image to `transforms`, in their order. `None` if one isn't a scale or a
 /// translation in plain numbers.
-fn apply(of: &Value, place: &mut [Place]) -> Option<()> {
+fn apply(of: &Value, transforms: &mut [AxisTransform]) -> Option<()> {
     let transformations = match of.get("coordinateTransformations") {
         None | Some(Value::Null) => return Some(()),
         Some(list) => list.as_array()?,
@@ -72,13 +72,16 @@ fn apply(of: &Value, place: &mut [Place]) -> Option<()> {
         }
         let numbers = transformation.get(kind)?.as_array()?;
         let numbers: Vec<f64> = numbers.iter().map(Value::as_f64).collect::<Option<_>>()?;
-        if numbers.len() != place.len() {
+        if numbers.len() != transforms.len() {
             return None;
         }
-        for (place, number) in place.iter_mut().zip(numbers) {
+        for (transform, number) in transforms.iter_mut().zip(numbers) {
             match kind {
-                "scale" => *place = Place { scale: place.scale * number, translation: place.translation * number },
-                "translation" => place.translation += number,
+                "scale" => {
+                    *transform =
+                        AxisTransform { scale: transform.scale * number, translation: transform.translation * number }
+                }
+                "translation" => transform.translation += number,
                 _ => return None,
             }
         }
@@ -129,13 +132,13 @@ impl Level {
     /// Returns the first difference along the axes that both levels have: "scale" or "translation", the axis, the
     /// number of this level and that of the other. `None` if there is no difference.
     fn difference(&self, other: &Self, only_scale: bool) -> Option<(&'static str, &str, f64, f64)> {
-        let (places, others) = (self.place.as_ref()?, other.place.as_ref()?);
-        self.axes.iter().zip(places).find_map(|(axis, place)| {
+        let (transforms, others) = (self.transforms.as_ref()?, other.transforms.as_ref()?);
+        self.axes.iter().zip(transforms).find_map(|(axis, transform)| {
             let of = &others[other.axes.iter().position(|other| other == axis)?];
             let numbers = [
-                ("scale", place.scale, of.scale, 0.0),
+                ("scale", transform.scale, of.scale, 0.0),
                 // The tolerance is relative to the distance of elements too, not only to the distance from the origin.
-                ("translation", place.translation, of.translation, place.scale.abs()),
+                ("translation", transform.translation, of.translation, transform.scale.abs()),
             ];
             let differs =
                 |&&(_, a, b, size): &&(_, f64, f64, f64)| (a - b).abs() > 1e-6 * a.abs().max(b.abs()).max(size);
@@ -167,8 +170,8 @@ mod tests {
         for attributes in [&old, new.as_object().unwrap()] {
             let found = level(attributes, "g", "0", 2).unwrap();
             assert_eq!(found.axes, ["t", "x"]);
-            let place = |scale, translation| Place { scale, translation };
-            assert_eq!(found.place, Some(vec![place(0.1, 0.0), place(1.0, 6.0)]));
+            let transform = |scale, translation| AxisTransform { scale, translation };
+            assert_eq!(found.transforms, Some(vec![transform(0.1, 0.0), transform(1.0, 6.0)]));
             assert_eq!((level(attributes, "g", "1", 2), level(attributes, "g", "0", 3)), (None, None));
         }
     }
@@ -215,7 +218,7 @@ mod tests {
             json!(5),
         ] {
             let found = level(&image(json!(["y", "x"]), of_level.clone(), Value::Null), "", "0", 2).unwrap();
-            assert_eq!((found.axes.len(), found.place), (2, None), "{of_level}");
+            assert_eq!((found.axes.len(), found.transforms), (2, None), "{of_level}");
         }
     }
 }

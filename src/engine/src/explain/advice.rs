@@ -3,7 +3,7 @@
 
 use super::Explanation;
 use super::memory::FEW_FOR_GPU;
-use crate::budget::MAX_WINDOW;
+use crate::budget::MAX_BATCHES;
 use crate::chunk_index::Route;
 use crate::codec::Compression;
 use crate::memory::shown as bytes;
@@ -157,11 +157,11 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
     if in_flight >= wanted {
         return None;
     }
-    let (window, given) = (budget.window, e.spec.resources.prefetch_queue_depth.is_some());
+    let (batches, given) = (budget.batches, e.spec.resources.prefetch_queue_depth.is_some());
     let of_batches = e.memory.chunks_of_batches;
-    if of_batches < wanted && (given || window == MAX_WINDOW) {
+    if of_batches < wanted && (given || batches == MAX_BATCHES) {
         return Some(format!(
-            "the {window} batches in preparation have {of_batches} chunks, of {wanted} that would keep the decoders busy: use a \
+            "the {batches} batches in preparation have {of_batches} chunks, of {wanted} that would keep the decoders busy: use a \
              larger batch_size{}",
             if given { ", or raise prefetch_queue_depth" } else { "" }
         ));

@@ -6,7 +6,7 @@ use super::reads::MAX_USES;
 use crate::chunk_index::Route;
 use crate::codec::streams::max_decoded;
 use crate::codec::{Chain, Compression};
-use crate::dataset::Part;
+use crate::dataset::ArrayPart;
 use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
@@ -120,7 +120,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .enumerate()
         .map(|(a, array)| {
             let chunks_of = arrays.iter().position(|other| other.is_same(array)).unwrap_or(a);
-            let part = |(p, part): (usize, &Part)| part_facts(spec, opened, (a, p), part);
+            let part = |(p, part): (usize, &ArrayPart)| part_facts(spec, opened, (a, p), part);
             ArrayFacts {
                 name: array.name.clone(),
                 output: array.output.clone(),
@@ -143,7 +143,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
 }
 
 /// Returns how an array is stored in one store. `at` are the numbers of the array and of the store.
-pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part: &Part) -> PartFacts {
+pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part: &ArrayPart) -> PartFacts {
     PartFacts {
         store: opened.chunk_index.dataset.stores[part.store].location().to_owned(),
         shape: part.shape.clone(),

@@ -1,7 +1,7 @@
 //! Which chunks an epoch can read at all.
 
 use crate::chunk_index::ChunkIndex;
-use crate::dataset::Part;
+use crate::dataset::ArrayPart;
 use crate::geometry::Role;
 
 /// Returns for each store how many chunks of an array samples may touch. Along each dimension these are the chunks from
@@ -9,7 +9,7 @@ use crate::geometry::Role;
 pub(super) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
     let planner = &chunk_index.planner;
     let is_joined = planner.geometries().count() == 1;
-    let part = |(store, part): (usize, &Part)| {
+    let part = |(store, part): (usize, &ArrayPart)| {
         let geometry = planner.geometry_of(store);
         let view = &geometry.views[array];
         // The number of the store among those of its geometry.

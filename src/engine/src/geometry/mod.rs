@@ -41,7 +41,7 @@ use crate::table::Table;
 
 /// A list with an entry for each dimension. Planning makes several for each array of each sample, so lists of up to
 /// four entries need no allocation.
-pub type PerDim<T> = SmallVec<[T; 4]>;
+pub type DimVec<T> = SmallVec<[T; 4]>;
 
 /// What the geometry needs to know about an array.
 #[derive(Clone, Debug)]
@@ -292,7 +292,7 @@ impl Geometry {
     }
 
     /// Returns the start of a sample along each axis.
-    pub fn start(&self, sample: Sample) -> PerDim<Start> {
+    pub fn start(&self, sample: Sample) -> DimVec<Start> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.segment_of_start(at) };
             let given = table.start(sample.index);

@@ -34,7 +34,7 @@ impl Machine {
     }
 
     /// Takes the limit of a group into account, if it has one.
-    fn narrow(&mut self, root: &Path, group: &Group) {
+    fn narrow(&mut self, root: &Path, group: &ControlGroup) {
         let read = |file: &str| fs::read_to_string(group.folder.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let files = group.version.files();
@@ -87,13 +87,13 @@ impl Version {
 }
 
 /// A control group: its version, and its folder in the file system of control groups.
-struct Group {
+struct ControlGroup {
     version: Version,
     folder: PathBuf,
 }
 
 /// Returns the groups that may limit the memory of this process: its own, and all groups around it that are visible.
-fn groups(root: &Path) -> Vec<Group> {
+fn groups(root: &Path) -> Vec<ControlGroup> {
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
     let (memberships, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
     let mut all = Vec::new();
@@ -113,7 +113,7 @@ fn groups(root: &Path) -> Vec<Group> {
         let inside = Path::new(path).strip_prefix(&of).unwrap_or(Path::new(""));
         let inside = if inside.components().any(|c| c.as_os_str() == "..") { Path::new("") } else { inside };
         let top = root.join(at.trim_start_matches('/'));
-        all.extend(inside.ancestors().map(|folder| Group { version, folder: top.join(folder) }));
+        all.extend(inside.ancestors().map(|folder| ControlGroup { version, folder: top.join(folder) }));
     }
     all
 }

@@ -28,13 +28,13 @@ pub(crate) use blocks::Layout;
 pub use blocks::{Blocks, Run};
 pub use numbers::Numbers;
 pub use permutation::Permutation;
-pub use schedule::Segment;
+pub use schedule::Leg;
 pub use shards::Sharding;
 pub use weights::Weights;
 
 use crate::error::Result;
 use crate::spec::Spec;
-use schedule::{Place, Schedule};
+use schedule::{GlobalPosition, Schedule};
 use shuffle::Shuffle;
 
 /// A sample of an epoch. Its values depend on `index` only; if crops are random, on `epoch` and `draw` too.
@@ -101,21 +101,21 @@ impl Order {
         Self::with(spec, Blocks::single(samples), Some(weights), schedule)
     }
 
-    /// Returns the order of the same samples from where `segments` stopped (see [`Self::segments`]), and how many
-    /// samples of it this reader has delivered. The spec may divide the samples in another way than the last segment.
+    /// Returns the order of the same samples from where `legs` stopped (see [`Self::legs`]), and how many
+    /// samples of it this reader has delivered. The spec may divide the samples in another way than the last leg.
     ///
     /// # Errors
     /// If the shards change, but the old ones weren't all in the same epoch; if the shards changed too often; if the
-    /// segments contradict each other.
-    pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
+    /// legs contradict each other.
+    pub fn resume(&self, legs: &[Leg]) -> Result<(Self, u64)> {
         let samples = self.samples();
-        let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
+        let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, legs)?;
         Ok((Self::with(&self.spec, self.blocks.clone(), self.weights.clone(), schedule)?, delivered))
     }
 
     fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
-        let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.place(shard, 0))?;
+        let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.position(shard, 0))?;
         // The rest of the spec isn't kept, since it may hold a long list of breaks.
         let spec = Spec { order: spec.order.clone(), batch_size: spec.batch_size, ..Spec::default() };
         Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
@@ -147,28 +147,28 @@ impl Order {
         self.schedule.samples()
     }
 
-    /// Returns the segments that [`Self::resume`] needs to go on after `delivered` samples. They are the same on all
+    /// Returns the legs that [`Self::resume`] needs to go on after `delivered` samples. They are the same on all
     /// shards.
-    pub fn segments(&self, delivered: u64) -> Vec<Segment> {
-        self.schedule.segments(delivered)
+    pub fn legs(&self, delivered: u64) -> Vec<Leg> {
+        self.schedule.legs(delivered)
     }
 
     /// Returns how many samples this reader delivers in its first epoch, padding included.
     pub fn epoch_samples(&self) -> u64 {
-        let Place { sharding, shard, .. } = self.schedule.place(self.shard, 0);
+        let GlobalPosition { sharding, shard, .. } = self.schedule.position(self.shard, 0);
         let held = |s: u64| sharding.start(self.samples(), s);
         sharding.padded(self.samples()).unwrap_or_else(|| held(shard + 1) - held(shard))
     }
 
     /// Returns the epoch of this reader's `k`-th sample, and its position in the global order of the epoch.
     pub fn locate(&self, k: u64) -> (u64, u64) {
-        let place = self.schedule.place(self.shard, k);
+        let place = self.schedule.position(self.shard, k);
         (place.epoch, place.position)
     }
 
     /// Returns this reader's `k`-th sample.
     pub fn sample(&mut self, k: u64) -> Sample {
-        let place = self.schedule.place(self.shard, k);
+        let place = self.schedule.position(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
             // The rest of an epoch that another sharding left keeps the order of that sharding.
             self.shuffle = shuffle(&self.spec, &self.blocks, self.weights.as_ref(), &place)
@@ -180,11 +180,16 @@ impl Order {
 }
 
 /// Returns the shard of `place` and the number of shards if shards are shuffled on their own; otherwise (0, 1).
-fn range_of(place: &Place) -> (u64, u64) {
+fn range_of(place: &GlobalPosition) -> (u64, u64) {
     if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
 }
 
-fn shuffle(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, place: &Place) -> Result<((u64, u64), Shuffle)> {
+fn shuffle(
+    spec: &Spec,
+    blocks: &Blocks,
+    weights: Option<&Weights>,
+    place: &GlobalPosition,
+) -> Result<((u64, u64), Shuffle)> {
     let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
     let start = |shard| place.sharding.start(blocks.samples(), shard);
     let own = start(place.shard)..start(place.shard + 1);

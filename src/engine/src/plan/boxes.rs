@@ -4,10 +4,10 @@ use std::ops::{Deref, Range};
 
 use smallvec::smallvec;
 
-use super::channels::{Place, by_channel};
+use super::channels::{Common, by_channel};
 use super::chunk_runs::{ChunkRun, ChunkRuns, chunk_runs};
 use super::jobs::{Boxes, Dim, Target};
-use super::{ChunkId, PerDim, Planner, advance, mask_op, op_index};
+use super::{ChunkId, DimVec, Planner, advance, mask_op, op_index};
 use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
 
 /// What a sample reads along one dimension.
@@ -149,10 +149,10 @@ impl Planner {
             return;
         }
         let reads = |dim| reads(geometry, dim, view, p.offset, (start, row));
-        let ranges: PerDim<Reads> = view.dims.iter().map(reads).collect();
+        let ranges: DimVec<Reads> = view.dims.iter().map(reads).collect();
         let reaches_out = |range: &Reads| range.inside != (0..range.window);
         if !geometry.repeats_edges && ranges.iter().any(reaches_out) {
-            let ranges: PerDim<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
+            let ranges: DimVec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
             self.pad(out, p, target, origin, &ranges);
             if ranges.iter().any(|r| r.0 >= r.1) {
                 return;
@@ -163,7 +163,7 @@ impl Planner {
         for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. In the others, the joined dimension is cut to the
             // part that lies in the store.
-            let mut lists: PerDim<Runs<'_>> = PerDim::new();
+            let mut lists: DimVec<Runs<'_>> = DimVec::new();
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 if let Some(list) = &source.whole[p.array][part][d] {
@@ -227,9 +227,9 @@ impl Planner {
     ) {
         let grids = &self.arrays[p.array].parts[part];
         let rank = lists.len();
-        let mut at: PerDim<u64> = smallvec![0; rank];
-        let mut element: PerDim<i64> = smallvec![0; rank];
-        let mut dims: PerDim<Dim> = smallvec![Dim { n: 1, src: 0, dst: 0 }; rank];
+        let mut at: DimVec<u64> = smallvec![0; rank];
+        let mut element: DimVec<i64> = smallvec![0; rank];
+        let mut dims: DimVec<Dim> = smallvec![Dim { n: 1, src: 0, dst: 0 }; rank];
         let repeat = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst });
         dims.extend(repeat);
         loop {
@@ -252,8 +252,8 @@ impl Planner {
             match &p.channels {
                 None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
                 Some(channels) => {
-                    let place = Place { chunk: id, target, norms, norm: p.norm, swap: grids.swap };
-                    by_channel(out, &place, channels, (src, dst), &dims, |d| run(d).at);
+                    let common = Common { chunk: id, target, norms, norm: p.norm, swap: grids.swap };
+                    by_channel(out, &common, channels, (src, dst), &dims, |d| run(d).at);
                 }
             }
             if !advance(&mut at, lists.iter().map(|l| l.len() as u64)) {

@@ -10,7 +10,7 @@ use crate::geometry::Channels;
 const OWN_BOX: u64 = 1024;
 
 /// What the boxes of the channels of one array in one chunk have in common.
-pub(super) struct Place {
+pub(super) struct Common {
     pub chunk: ChunkId,
     pub target: Target,
     /// Number of norms of the geometry.
@@ -26,7 +26,7 @@ pub(super) struct Place {
 /// first element, and the distance to the next one. Channels are numbered by these indices.
 pub(super) fn by_channel(
     out: &mut Boxes,
-    place: &Place,
+    common: &Common,
     channels: &Channels,
     (src, dst): (i64, i64),
     dims: &[Dim],
@@ -50,19 +50,19 @@ pub(super) fn by_channel(
             |of: fn(&Dim) -> i64| counted.iter().zip(&c).map(|(&(d, _), &i)| of(&dims[d]) * i as i64).sum::<i64>();
         let (src, dst) = (src + offset(|d| d.src), dst + offset(|d| d.dst));
         let first: i64 = counted.iter().zip(&c).map(|(&dim, &i)| number(dim, i)).sum();
-        let own = |channel: i64| op_index(place.norm + channel as usize, place.swap);
+        let own = |channel: i64| op_index(common.norm + channel as usize, common.swap);
         match table {
-            None => out.push(Some(place.chunk), place.target, own(first), src, dst, &one),
+            None => out.push(Some(common.chunk), common.target, own(first), src, dst, &one),
             Some((table, last @ (dim, weight))) => {
                 let along = Along { dim, first: first + number(last, 0), step: index(dim).1 * weight as i64 };
-                let op = table_op(place.norms, table, place.swap);
-                if !out.push_channels(place.chunk, place.target, op, (src, dst), &one, along) {
+                let op = table_op(common.norms, table, common.swap);
+                if !out.push_channels(common.chunk, common.target, op, (src, dst), &one, along) {
                     let mut alone = one.clone();
                     alone[dim].n = 1;
                     for i in 0..dims[dim].n {
                         let (src, dst) = (src + dims[dim].src * i as i64, dst + dims[dim].dst * i as i64);
                         let op = own(along.first + along.step * i as i64);
-                        out.push(Some(place.chunk), place.target, op, src, dst, &alone);
+                        out.push(Some(common.chunk), common.target, op, src, dst, &alone);
                     }
                 }
             }

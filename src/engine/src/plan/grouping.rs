@@ -19,22 +19,37 @@ const MAX_RUNS: usize = 64;
 /// with what an epoch's order adds.
 const MAX_LISTED: u64 = 1 << 20;
 
-/// The number of a store, and that of a chunk in it, or of a group of chunks.
-type Group = (usize, u64);
+/// The chunk, or group of chunks, in which samples start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StartsIn {
+    /// Index of the store's part of the array.
+    part: usize,
+    /// Number of the chunk in the part, or of the group of chunks by which blocks are cut.
+    chunk: u64,
+}
+
+/// An element of a dimension of one store's part of an array.
+#[derive(Clone, Copy)]
+struct Element {
+    /// Index of the store's part of the array.
+    part: usize,
+    /// Index of the element in the part.
+    at: u64,
+}
 
 /// Runs of blocks along an axis. Neighbouring blocks of one size form one run.
 #[derive(Default)]
 struct Runs {
     all: Vec<Run>,
     /// The chunk, or group of chunks, in which the samples of the last block start.
-    last: Option<Group>,
+    last: Option<StartsIn>,
 }
 
 impl Runs {
     /// Adds `count` blocks of `size` samples. The samples of the first block start in `first`, those of the last block
     /// in `last`. If the block before starts in `first` too, it is joined with the first new one: a chunk may hold many
     /// segments.
-    fn push(&mut self, size: u64, count: u64, first: Group, last: Group) {
+    fn push(&mut self, size: u64, count: u64, first: StartsIn, last: StartsIn) {
         if size == 0 || count == 0 {
             return;
         }
@@ -63,20 +78,21 @@ impl Runs {
         size
     }
 
-    /// Adds the blocks of `samples` samples. They start every `step` elements, from the element `at` of a dimension of
-    /// a store, with chunks of `chunk` elements.
-    fn regular(&mut self, samples: u64, (store, at): Group, step: u64, chunk: u64) {
+    /// Adds the blocks of `samples` samples. They start every `step` elements, from `first` on, along a dimension with
+    /// chunks of `chunk` elements.
+    fn regular(&mut self, samples: u64, first: Element, step: u64, chunk: u64) {
+        let Element { part, at } = first;
         let Some(whole) = whole(chunk, step) else {
             // A chunk border meets a sample start too rarely. Blocks have as many samples as a chunk, wherever they
             // lie.
             let size = (chunk / step).max(1);
             let blocks = samples / size;
-            let of = |block: u64| (store, (at + block * size * step) / chunk);
+            let of = |block: u64| StartsIn { part, chunk: (at + block * size * step) / chunk };
             self.push(size, blocks, of(0), of(blocks.saturating_sub(1)));
             self.push(samples % size, 1, of(blocks), of(blocks));
             return;
         };
-        let of = |sample: u64| (store, (at + sample * step) / whole);
+        let of = |sample: u64| StartsIn { part, chunk: (at + sample * step) / whole };
         let head = (whole - at % whole).div_ceil(step).min(samples);
         let head = if head == whole / step { 0 } else { head };
         let size = whole / step;
@@ -88,19 +104,21 @@ impl Runs {
     }
 
     /// Like [`Self::regular`], for chunks that end at `ends`.
-    fn irregular(&mut self, samples: u64, (store, at): Group, step: u64, ends: &[u64]) {
-        let (mut at, mut left) = (at, samples);
+    fn irregular(&mut self, samples: u64, first: Element, step: u64, ends: &[u64]) {
+        let Element { part, mut at } = first;
+        let mut left = samples;
         let first = ends.partition_point(|&e| e <= at);
         for (chunk, &end) in ends.iter().enumerate().skip(first) {
             if left == 0 {
                 return;
             }
             let n = end.saturating_sub(at).div_ceil(step).min(left);
-            self.push(n, 1, (store, chunk as u64), (store, chunk as u64));
+            let of = StartsIn { part, chunk: chunk as u64 };
+            self.push(n, 1, of, of);
             at += n * step;
             left -= n;
         }
-        let beyond = (store, ends.len() as u64);
+        let beyond = StartsIn { part, chunk: ends.len() as u64 };
         self.push(left, 1, beyond, beyond);
     }
 
@@ -311,7 +329,7 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
         let at = pick.map_or(at, |pick| pick[at as usize]);
         let part = part_at(at);
         let (grid, local) = (&parts[part].dims[d], at - borders[part]);
-        (part, if pick.is_some() { grid.chunk_at(local) } else { group(grid, local, step) })
+        StartsIn { part, chunk: if pick.is_some() { grid.chunk_at(local) } else { group(grid, local, step) } }
     };
     let segments = axis.starts.segments().map(|segment| segment.map_or(0, |number| axis.segment(number).0));
     for ((count, first), from) in axis.starts.runs().zip(segments) {
@@ -344,10 +362,10 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
             }
             let part = part_at(at);
             let n = (borders[part + 1] - at).div_ceil(step).min(count);
-            let local = at - borders[part];
+            let first = Element { part, at: at - borders[part] };
             match &parts[part].dims[d] {
-                DimGrid::Regular { chunk, .. } => runs.regular(n, (part, local), step, *chunk),
-                DimGrid::Irregular { starts } => runs.irregular(n, (part, local), step, &starts[1..]),
+                DimGrid::Regular { chunk, .. } => runs.regular(n, first, step, *chunk),
+                DimGrid::Irregular { starts } => runs.irregular(n, first, step, &starts[1..]),
             }
             at += n * step;
             count -= n;
@@ -384,7 +402,7 @@ mod tests {
         #[test]
         fn blocks_end_where_chunks_do(samples in 1u64..80, at in 0u64..30, step in 1u64..9, chunk in 1u64..25) {
             let mut runs = Runs::default();
-            runs.regular(samples, (0, at), step, chunk);
+            runs.regular(samples, Element { part: 0, at }, step, chunk);
             let sizes = sizes(&runs);
             prop_assert_eq!(sizes.iter().sum::<u64>(), samples);
             let blocks = (1..=MAX_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
@@ -411,7 +429,7 @@ mod tests {
             let mut ends: Vec<u64> = ends.into_iter().collect();
             ends.push(1000);
             let mut runs = Runs::default();
-            runs.irregular(samples, (0, at), step, &ends);
+            runs.irregular(samples, Element { part: 0, at }, step, &ends);
             let chunk = |i: u64| ends.partition_point(|&e| e <= at + i * step);
             let expected = (0..samples).collect::<Vec<_>>().chunk_by(|&a, &b| chunk(a) == chunk(b)).map(|c| c.len() as u64).collect::<Vec<_>>();
             prop_assert_eq!(sizes(&runs), expected);
@@ -423,7 +441,7 @@ mod tests {
     fn check_segments(segments: &[(i64, u64)], step: u64, chunk: u64) {
         let mut runs = Runs::default();
         for &(at, count) in segments {
-            runs.regular(count, (0, at as u64), step, chunk);
+            runs.regular(count, Element { part: 0, at: at as u64 }, step, chunk);
         }
         let mut chunks = segments.iter().flat_map(|&(at, n)| (0..n).map(move |i| (at as u64 + i * step) / chunk));
         let mut last = None;
@@ -442,7 +460,7 @@ mod tests {
         let many: Vec<(i64, u64)> = (0..2000).map(|i| (i * 7, 1 + i as u64 % 5)).collect();
         check_segments(&many, 1, 500);
         let mut runs = Runs::default();
-        many.iter().for_each(|&(at, n)| runs.regular(n, (0, at as u64), 1, 100));
+        many.iter().for_each(|&(at, n)| runs.regular(n, Element { part: 0, at: at as u64 }, 1, 100));
         let blocks = runs.listed(3).unwrap();
         assert_eq!((blocks.count(), blocks.samples()), (140, 3 * 6000));
         assert!(Runs { all: vec![Run { size: 2, count: 1 }; MAX_RUNS], last: None }.listed(1).is_none());

@@ -4,7 +4,7 @@
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 use smallvec::smallvec;
 
-use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, PerDim, advance};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, DimVec, advance};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
@@ -66,7 +66,7 @@ impl Boxes {
         }
         let dims = simplify(dims.iter().map(|&dim| (dim, false)));
         let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
-        let mut at: PerDim<u64> = smallvec![0; outer.len()];
+        let mut at: DimVec<u64> = smallvec![0; outer.len()];
         loop {
             let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|((d, _), &i)| of(d) * i as i64).sum::<i64>();
             let job = job(target, op, src + offset(|d| d.src), dst + offset(|d| d.dst), inner);
@@ -141,10 +141,10 @@ fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job
 
 /// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
 /// contiguous in source and output. A dimension with the flag `true` isn't merged. At least one dimension remains.
-fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> PerDim<(Dim, bool)> {
-    let mut dims: PerDim<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
+fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> DimVec<(Dim, bool)> {
+    let mut dims: DimVec<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
     dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));
-    let mut out: PerDim<(Dim, bool)> = PerDim::new();
+    let mut out: DimVec<(Dim, bool)> = DimVec::new();
     for (d, is_apart) in dims {
         if let Some((outer, false)) = out.last_mut()
             && !is_apart

@@ -17,7 +17,7 @@ use dali_zarr_kernels::Job;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
-use crate::geometry::{Axis, Geometry, PerDim, Role, TableStarts, View, ViewDim};
+use crate::geometry::{Axis, DimVec, Geometry, Role, TableStarts, View, ViewDim};
 use crate::order::Sample;
 use chunk_runs::{ChunkRuns, chunk_runs};
 

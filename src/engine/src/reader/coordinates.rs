@@ -52,11 +52,12 @@ pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>>
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
 }
 
-/// Where the coordinates of an array are searched: the index of its store, and its group.
+/// The group of an array, where its coordinates are searched.
 #[derive(PartialEq, Eq)]
-struct Place {
+struct StoreGroup {
+    /// Index into the dataset's stores.
     store: usize,
-    group: String,
+    path: String,
 }
 
 /// The coordinates of an array along a dimension.
@@ -82,19 +83,19 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
     }
     let (dataset, geometry) = (&opened.chunk_index.dataset, opened.chunk_index.planner.geometry());
     for (a, axis) in geometry.axes.iter().enumerate() {
-        let mut places: Vec<Place> = Vec::new();
+        let mut groups: Vec<StoreGroup> = Vec::new();
         let mut first: Option<Coordinates> = None;
         for (array, view) in dataset.arrays.iter().zip(&geometry.views) {
             let Some(d) = view.dims.iter().position(|dim| dim.role == Role::Axis(a)) else { continue };
             let part = &array.parts[0];
-            let group = part.path().rsplit_once('/').map_or("", |(group, _)| group).to_owned();
-            let place = Place { store: part.store, group };
-            if places.contains(&place) {
+            let path = part.path().rsplit_once('/').map_or("", |(group, _)| group).to_owned();
+            let group = StoreGroup { store: part.store, path };
+            if groups.contains(&group) {
                 continue;
             }
             let site = Site::store(dataset.stores[part.store].location());
             let site = if dataset.around[part.store].is_some() { site } else { site.array(&*array.name) };
-            let found = match coordinates(spec, dataset, &place, &axis.name, part.shape[d], site.clone()) {
+            let found = match coordinates(spec, dataset, &group, &axis.name, part.shape[d], site.clone()) {
                 // Coordinates that aren't numbers, such as text.
                 Err(e) if e.kind() == ErrorKind::Type => {
                     let text = format!(
@@ -115,7 +116,7 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
                     e.within(why)
                 })?,
             };
-            places.push(place);
+            groups.push(group);
             match (&first, found) {
                 (Some(first), Some(found)) => first.check(&found, &axis.name)?,
                 (None, found) => first = found,
@@ -126,17 +127,17 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
     Ok(())
 }
 
-/// Reads the coordinates of an array of `len` elements along `dim`. Searches them at `place`; `None` if there are none.
+/// Reads the coordinates of an array of `len` elements along `dim`. Searches them in `group`; `None` if there are none.
 fn coordinates(
     spec: &Spec,
     dataset: &Dataset,
-    place: &Place,
+    group: &StoreGroup,
     dim: &str,
     len: u64,
     site: Site,
 ) -> Result<Option<Coordinates>> {
-    let Some(store) = store_with(spec, dataset, place.store) else { return Ok(None) };
-    let find = || match nearest(&*store, &place.group, dim) {
+    let Some(store) = store_with(spec, dataset, group.store) else { return Ok(None) };
+    let find = || match nearest(&*store, &group.path, dim) {
         // A store may refuse what isn't there.
         Err(e) if e.is_refused() => Ok(None),
         array => array,

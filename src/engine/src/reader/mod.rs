@@ -197,7 +197,7 @@ impl Reader {
             // The planner's channel is closed, so it has ended or is about to end.
             let _ = planner.join();
         })?;
-        let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
+        let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.batches } else { 0 };
         for text in
             notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| opening::is_first_log_of(text))
         {
@@ -212,7 +212,7 @@ impl Reader {
             Site::store(stores.collect::<Vec<_>>().join(", ")),
             meta.epoch_size,
             spec.batch_size,
-            budget.window
+            budget.batches
         );
         let (batch_size, rows) = (spec.batch_size, shared.chunk_index.planner.geometry().rows.clone());
         Ok(Self {

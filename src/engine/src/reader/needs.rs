@@ -4,7 +4,7 @@ use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, Needs, Rates, WaveTime};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
-use crate::dataset::{Dataset, DimGrid, Part, Sharding};
+use crate::dataset::{ArrayPart, Dataset, DimGrid, Sharding};
 use crate::error::{Error, Result};
 use crate::geometry::{Geometry, Role, Rows};
 use crate::gpu;
@@ -33,7 +33,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
     let mut total = 0u64;
     for placement in &geometry.placements {
         let (view, array) = (&geometry.views[placement.array], &dataset.arrays[placement.array]);
-        let most = |part: &crate::dataset::Part| {
+        let most = |part: &crate::dataset::ArrayPart| {
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
                 let (elements, span) = match dim.role {
                     Role::Whole => (dim.len, dim.len),
@@ -135,7 +135,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
 
 /// Returns all parts of all arrays. Each has the index of its array, its index in the array, and how its chunks are
 /// decoded.
-pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &Part, Route)> {
+pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &ArrayPart, Route)> {
     chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(a, (array, routes))| {
         array.parts.iter().zip(routes).enumerate().map(move |(p, (part, &route))| ((a, p), part, route))
     })
@@ -261,12 +261,11 @@ fn shared_tasks(given: Option<usize>, host: &HostBudget) -> (usize, Option<usize
 
 /// Returns the rules that the scheduler follows for samples in this order, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
-    let window = budget.window;
     let (shared_tasks, first_shared_tasks) = shared_tasks(spec.resources.decode_threads, &budget.host);
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
-        max_active: window,
-        lookahead: lookahead(order.window(), window, spec.batch_size),
+        max_active: budget.batches,
+        lookahead: lookahead(order.window(), budget.batches, spec.batch_size),
         index_limit: budget.host.indexes,
         largest_index: needs.index,
         batch_jobs: needs.jobs,
@@ -283,9 +282,8 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
 
 /// Refuses numbers of threads, requests and batches that no machine has room for.
 pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
-    let window = spec.resources.prefetch_queue_depth;
     let counts = [
-        ("prefetch_queue_depth", window),
+        ("prefetch_queue_depth", spec.resources.prefetch_queue_depth),
         ("io_threads", spec.resources.io_threads),
         ("io_concurrency", spec.resources.io_concurrency),
         ("decode_threads", spec.resources.decode_threads),
@@ -311,7 +309,7 @@ mod tests {
 
     #[test]
     fn trials_leave_cores_to_the_training_process() {
-        let host = |threads, shared| HostBudget { window: 0, idle: 0, block: 0, indexes: 0, threads, shared };
+        let host = |threads, shared| HostBudget { batches: 0, idle: 0, block: 0, indexes: 0, threads, shared };
         let tasks = |given, threads, shared| shared_tasks(given, &host(threads, shared));
         assert_eq!(tasks(None, 16, 16), (14, Some(8)));
         assert_eq!(tasks(None, 16, 5), (5, Some(8)), "memory for five");

@@ -133,12 +133,12 @@ impl Opened {
     /// Returns the parts of arrays that the GPU would decode with this division, but the CPU sooner.
     fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
         let Some(device) = &division.budget.device else { return Vec::new() };
-        let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
+        let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::ArrayPart, Route)| {
             let rates = Rates::of(of.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
             let time = rates.time(of.largest_bytes);
             let expected = Expected {
                 gpu: device.rate(&self.needs, time),
-                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.window, time),
+                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.batches, time),
                 cpu: rates.on_cpu(asked.threads),
             };
             expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
@@ -150,7 +150,7 @@ impl Opened {
         let Slow { array, part, rates, expected } = *slow;
         let of = &self.chunk_index.dataset.arrays[array];
         let gb = |rate: f64| rate / 1e9;
-        let limit = budget::device::limit_for_rate(&self.needs, asked.window, rates.on_cpu(asked.threads));
+        let limit = budget::device::limit_for_rate(&self.needs, asked.batches, rates.on_cpu(asked.threads));
         let text = format!(
             "store {}, array '{}': decoded on the CPU: device_memory_limit ({}) holds so few of its chunks that the GPU is expected \
              to decode {:.1} GB/s, and the CPU's {} threads {:.1} GB/s; with {} or more the GPU decodes it",
@@ -277,7 +277,7 @@ pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
 }
 
 fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
-    let part = |p: &crate::dataset::Part| PartGrid {
+    let part = |p: &crate::dataset::ArrayPart| PartGrid {
         dims: p.grid.clone(),
         order: p.format.order.clone(),
         swap: p.format.swap,

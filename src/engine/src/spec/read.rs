@@ -43,7 +43,7 @@ pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>> {
 /// # Errors
 /// If an argument has an invalid value.
 pub(super) fn group<T: DeserializeOwned>(arguments: &mut Map<String, Value>) -> Result<T> {
-    T::deserialize(Group(arguments))
+    T::deserialize(ArgumentGroup(arguments))
 }
 
 /// Reads a count of at least 1 of an optional argument, for `deserialize_with`.
@@ -107,9 +107,9 @@ impl de::Error for Error {
 }
 
 /// Deserializes a struct from the arguments that it has fields for, and removes these.
-struct Group<'a>(&'a mut Map<String, Value>);
+struct ArgumentGroup<'a>(&'a mut Map<String, Value>);
 
-impl<'de> de::Deserializer<'de> for Group<'_> {
+impl<'de> de::Deserializer<'de> for ArgumentGroup<'_> {
     type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(

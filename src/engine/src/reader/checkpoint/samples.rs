@@ -286,7 +286,7 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     let all: Vec<Vec<String>> = arrays.iter().map(parts).collect();
     let shared = |depth: usize| all.iter().all(|n| depth + 1 < n.len() && n[depth] == all[0][depth]);
     let depth = (0..).take_while(|&depth| shared(depth)).count();
-    let is_root = arrays.iter().any(|a| a.parts.iter().any(crate::dataset::Part::is_root));
+    let is_root = arrays.iter().any(|a| a.parts.iter().any(crate::dataset::ArrayPart::is_root));
     let folder = (!is_root).then(|| all.first().map_or_else(String::new, |first| first[..depth].join("/")));
     (folder, all.iter().map(|name| name[depth.min(name.len())..].join("/")).collect())
 }

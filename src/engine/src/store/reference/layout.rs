@@ -19,9 +19,9 @@ pub(super) struct Layout {
     arrays: HashMap<String, Vec<u64>>,
 }
 
-/// The place of a reference.
+/// Where a reference is: a row of a file of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(super) struct RecordRow<'a> {
     /// The array's name.
     pub array: &'a str,
     /// The number of the array's file.
@@ -29,7 +29,7 @@ pub(super) struct Place<'a> {
     pub row: u64,
 }
 
-impl Place<'_> {
+impl RecordRow<'_> {
     /// Returns the key of the file.
     pub fn key(&self) -> String {
         format!("{}/refs.{}.parq", self.array, self.file)
@@ -68,7 +68,7 @@ impl Layout {
     }
 
     /// Returns where the reference of a chunk's key is; `None` if no array has such a chunk.
-    pub fn find<'a>(&self, key: &'a str) -> Option<Place<'a>> {
+    pub fn find<'a>(&self, key: &'a str) -> Option<RecordRow<'a>> {
         let (array, chunk) = key.rsplit_once('/')?;
         let grid = self.arrays.get(array)?;
         let mut number = 0u64;
@@ -82,7 +82,7 @@ impl Layout {
             let coordinate = coordinate.parse::<u64>().ok().filter(|&c| c < len)?;
             number = number.checked_mul(len)?.checked_add(coordinate)?;
         }
-        coordinates.next().is_none().then_some(Place { array, file: number / self.rows, row: number % self.rows })
+        coordinates.next().is_none().then_some(RecordRow { array, file: number / self.rows, row: number % self.rows })
     }
 }
 

@@ -34,7 +34,7 @@ use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtim
 use crate::error::{Code, Error, ErrorKind, Result, Site};
 use crate::json;
 use index::Index;
-use layout::{Layout, Place};
+use layout::{Layout, RecordRow};
 use targets::{MAX_BYTES, Target, Targets, too_large};
 use url::Resolver;
 
@@ -193,14 +193,14 @@ impl References {
         if let Some(target) = self.index.find(key) {
             return Ok(Some(Hit::Index(target)));
         }
-        let Some((records, place)) = self.place(key) else { return Ok(None) };
-        let record = records.file(&place);
-        records.load(&record, &place, phase).await?;
-        Ok(Some(Hit::Record(record, place.row as usize)))
+        let Some((records, at)) = self.row(key) else { return Ok(None) };
+        let record = records.file(&at);
+        records.load(&record, &at, phase).await?;
+        Ok(Some(Hit::Record(record, at.row as usize)))
     }
 
     /// Returns where the reference of a chunk's key is in the Parquet files; `None` if it can't be there.
-    fn place<'a>(&self, key: &'a str) -> Option<(&Records, Place<'a>)> {
+    fn row<'a>(&self, key: &'a str) -> Option<(&Records, RecordRow<'a>)> {
         let records = self.records.as_ref()?;
         Some((records, records.layout.find(key)?))
     }
@@ -231,37 +231,37 @@ fn of_whole(url: &str, found: Found) -> Found {
 }
 
 impl Records {
-    fn file(&self, place: &Place<'_>) -> Arc<Record> {
+    fn file(&self, at: &RecordRow<'_>) -> Arc<Record> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_array = match files.get_mut(place.array) {
+        let of_array = match files.get_mut(at.array) {
             Some(of_array) => of_array,
-            None => files.entry(place.array.to_owned()).or_default(),
+            None => files.entry(at.array.to_owned()).or_default(),
         };
         let new = || Arc::new(Record { number: self.numbers.fetch_add(1, Relaxed), ..Record::default() });
-        Arc::clone(of_array.entry(place.file).or_insert_with(new))
+        Arc::clone(of_array.entry(at.file).or_insert_with(new))
     }
 
     /// Reads a Parquet file, unless it is in memory. Tasks that need it at the same time wait for one request.
-    async fn load(&self, record: &Record, place: &Place<'_>, phase: Phase) -> Result<()> {
+    async fn load(&self, record: &Record, at: &RecordRow<'_>, phase: Phase) -> Result<()> {
         let began = Instant::now();
         let read = async || match record.failure.since(began) {
             Some(e) => Err(e),
-            None => self.read(place, phase).await.inspect_err(|e| record.failure.note(e)),
+            None => self.read(at, phase).await.inspect_err(|e| record.failure.note(e)),
         };
         let targets = record.targets.get_or_try_init(read).await?;
         match targets {
-            Some(targets) if place.row >= targets.len() as u64 => Err(Error::runtime(format!(
+            Some(targets) if at.row >= targets.len() as u64 => Err(Error::runtime(format!(
                 "{}: expected row {}, but found {} rows; the references are damaged",
-                place.key(),
-                place.row,
+                at.key(),
+                at.row,
                 targets.len()
             ))),
             _ => Ok(()),
         }
     }
 
-    async fn read(&self, place: &Place<'_>, phase: Phase) -> Result<Option<Targets>> {
-        let key = place.key();
+    async fn read(&self, at: &RecordRow<'_>, phase: Phase) -> Result<Option<Targets>> {
+        let key = at.key();
         let Some(bytes) = self.base.get(&key, parquet::MAX_BYTES, phase).await? else {
             // Writers leave out files without any reference.
             if self.base.exists(METADATA).await? {
@@ -418,8 +418,8 @@ impl Store for References {
     }
 
     fn unread_index(&self, key: &str) -> Option<u64> {
-        let (records, place) = self.place(key)?;
-        let record = records.file(&place);
+        let (records, at) = self.row(key)?;
+        let record = records.file(&at);
         record.targets.get().is_none().then_some(record.number)
     }
 
@@ -431,8 +431,8 @@ impl Store for References {
         let hit = match self.index.find(key) {
             Some(target) => Hit::Index(target),
             None => {
-                let (records, place) = self.place(key)?;
-                Hit::Record(records.file(&place), place.row as usize)
+                let (records, at) = self.row(key)?;
+                Hit::Record(records.file(&at), at.row as usize)
             }
         };
         match hit.target()? {

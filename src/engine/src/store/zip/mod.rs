@@ -65,7 +65,7 @@ pub struct Zip {
 
 /// Where an entry's data begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DataStart {
     Known(u64),
     Guess(u64),
 }
@@ -163,14 +163,14 @@ impl Zip {
         ))
     }
 
-    fn place(&self, entry: &Entry) -> Place {
+    fn data_start(&self, entry: &Entry) -> DataStart {
         let least = entry.header + HEADER_LEN + u64::from(entry.stored_name_len);
         if self.directory.tight {
-            return Place::Known(least);
+            return DataStart::Known(least);
         }
         let behind = self.behind[usize::from(entry.has_descriptor())].load(Relaxed);
         // An extra field is no longer than this.
-        Place::Guess(least + u64::from(entry.gap.saturating_sub(behind).min(u32::from(u16::MAX))))
+        DataStart::Guess(least + u64::from(entry.gap.saturating_sub(behind).min(u32::from(u16::MAX))))
     }
 
     /// Returns where the entry's data begin, according to its local header.
@@ -230,9 +230,11 @@ impl Zip {
             return Ok(());
         }
         let whole = entry.method() != Method::Stored || to.len() as u64 == entry.size;
-        let guess = match (self.place(entry), self.known_data(number)) {
-            (Place::Known(data), _) | (Place::Guess(_), Some(data)) => return self.fetch_at(wanted, data, to).await,
-            (Place::Guess(data), None) => data,
+        let guess = match (self.data_start(entry), self.known_data(number)) {
+            (DataStart::Known(data), _) | (DataStart::Guess(_), Some(data)) => {
+                return self.fetch_at(wanted, data, to).await;
+            }
+            (DataStart::Guess(data), None) => data,
         };
         let tried = if whole { Some(self.fetch_at(wanted, guess, to).await) } else { None };
         if let Some(Ok(())) = tried {

@@ -42,7 +42,7 @@ struct Column<'a> {
 
 /// A row group: its rows, and its columns in their order.
 #[derive(Debug)]
-struct Group<'a> {
+struct RowGroup<'a> {
     rows: u64,
     chunks: Vec<Chunk<'a>>,
 }
@@ -51,7 +51,7 @@ struct Group<'a> {
 #[derive(Debug)]
 pub(super) struct File<'a> {
     columns: Vec<Column<'a>>,
-    groups: Vec<Group<'a>>,
+    groups: Vec<RowGroup<'a>>,
     rows: usize,
     /// Bytes that pages may still decompress to.
     left: Cell<u64>,
@@ -196,7 +196,7 @@ fn schema<'a>(reader: &mut Reader<'a>) -> Result<Vec<Column<'a>>> {
     Ok(columns)
 }
 
-fn group<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<Group<'a>> {
+fn group<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<RowGroup<'a>> {
     let (mut rows, mut chunks) = (0, Vec::new());
     reader.fields(|reader, id, _| {
         match id {
@@ -210,7 +210,7 @@ fn group<'a>(reader: &mut Reader<'_>, file: &'a [u8]) -> Result<Group<'a>> {
         Ok(true)
     })?;
     let rows = u64::try_from(rows).map_err(|_| damaged("expected a number of rows"))?;
-    Ok(Group { rows, chunks })
+    Ok(RowGroup { rows, chunks })
 }
 
 /// Reads where a column lies in one row group.
