@@ -5,7 +5,7 @@
 
 use super::chain::{Chain, OnGpu, Side, Size, Step};
 use super::lzma::Lzma;
-use super::single_stream::Stream;
+use super::single_stream::{Progress, Stream};
 use super::{Compression, base64, blosc, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
@@ -234,14 +234,14 @@ fn one_stream(stream: &mut dyn Stream, rest: &mut &[u8], output: &mut Output<'_>
                 &mut output.grown[output.written..]
             }
         };
-        let (read, written, end) = stream.step(rest, room).map_err(Failure::Invalid)?;
+        let Progress { read, written, ended } = stream.step(rest, room).map_err(Failure::Invalid)?;
         *rest = &rest[read.min(rest.len())..];
         output.written += written;
         if output.written > output.limit {
             output.written = output.limit;
             return Err(Failure::TooLarge);
         }
-        if end {
+        if ended {
             return Ok(());
         }
         if (read, written) == (0, 0) {

@@ -8,7 +8,7 @@
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
-use super::single_stream::Stream;
+use super::single_stream::{Progress, Stream};
 use crate::error::{Error, Result};
 use crate::json::shown;
 
@@ -86,7 +86,7 @@ impl Lzma {
 }
 
 impl Stream for liblzma::stream::Stream {
-    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize, bool), String> {
+    fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String> {
         let (read, written) = (self.total_in(), self.total_out());
         let status = match self.process(input, out, Action::Run) {
             Ok(status) => status,
@@ -95,8 +95,8 @@ impl Stream for liblzma::stream::Stream {
             }
             Err(e) => return Err(e.to_string()),
         };
-        let counts = ((self.total_in() - read) as usize, (self.total_out() - written) as usize);
-        Ok((counts.0, counts.1, status == Status::StreamEnd))
+        let (read, written) = ((self.total_in() - read) as usize, (self.total_out() - written) as usize);
+        Ok(Progress { read, written, ended: status == Status::StreamEnd })
     }
 }
 

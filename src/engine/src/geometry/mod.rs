@@ -21,7 +21,7 @@ pub(crate) use dims::{resolve, sample_dims};
 pub use normalised::Channels;
 pub use outputs::{Mask, Placement};
 pub use picked::Picked;
-pub use ragged::Rows;
+pub use ragged::{RowSpan, Rows};
 pub use starts::Starts;
 pub use table_starts::TableStarts;
 

@@ -31,6 +31,15 @@ pub struct Rows {
     pick: Option<Picked>,
 }
 
+/// The elements of a row that are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowSpan {
+    /// The first element.
+    pub first: u64,
+    /// Number of elements.
+    pub len: u64,
+}
+
 impl Rows {
     /// Makes rows from the offsets of each store, which are one more than its rows. `array` is the name of the array of
     /// offsets. `argument` names both in messages.
@@ -103,11 +112,11 @@ impl Rows {
         self.offsets[self.offsets.len() - 1] - self.offsets[0]
     }
 
-    /// Returns the first element of the row at position `at` of the first axis, and how many of its elements are read.
-    pub fn span(&self, at: i64) -> (u64, u64) {
+    /// Returns what is read of the row at position `at` of the first axis.
+    pub fn span(&self, at: i64) -> RowSpan {
         let row = self.pick.as_ref().map_or(at as usize, |pick| pick.of(0)[at as usize] as usize);
         let (start, end) = (self.offsets[row], self.offsets[row + 1]);
-        (start, (end - start).min(self.max_length))
+        RowSpan { first: start, len: (end - start).min(self.max_length) }
     }
 
     /// Returns the first element of each row, and the end of the last row.
@@ -336,7 +345,7 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let distinct = batch.div_ceil(times.max(1)) as usize;
     let mut largest: BinaryHeap<Reverse<u64>> = BinaryHeap::with_capacity(distinct + 1);
     for k in 0..count {
-        let length = rows.span(position(k)).1;
+        let length = rows.span(position(k)).len;
         if largest.len() < distinct {
             largest.push(Reverse(length));
         } else if let Some(mut least) = largest.peek_mut()
@@ -369,6 +378,12 @@ mod tests {
         }
     }
 
+    /// Returns the first element and the length of a row.
+    fn pair(rows: &Rows, at: i64) -> (u64, u64) {
+        let span = rows.span(at);
+        (span.first, span.len)
+    }
+
     fn rows(offsets: &[u64], max_length: Option<u64>) -> Result<Rows> {
         Rows::new("ragged=\"X/indptr\"".into(), "X/indptr", vec![offsets.to_vec()], max_length)
     }
@@ -395,10 +410,10 @@ mod tests {
         let most = Some(18);
         assert_eq!(shapes, [(vec![9], most), (vec![], None), (vec![9, 3], most), (vec![1], None)]);
         assert_eq!(g.placements[2].strides, [3, 1]);
-        let spans: Vec<_> = (0..5).map(|i| g.rows.as_ref().unwrap().span(i)).collect();
+        let spans: Vec<_> = (0..5).map(|i| pair(g.rows.as_ref().unwrap(), i)).collect();
         assert_eq!(spans, [(0, 3), (3, 0), (3, 7), (10, 1), (11, 9)]);
         let cut = of(&spec, &csr(), rows(&OFFSETS, Some(4)).unwrap()).unwrap();
-        assert_eq!((cut.outputs[0].shape[0], cut.rows.unwrap().span(4)), (4, (11, 4)));
+        assert_eq!((cut.outputs[0].shape[0], pair(&cut.rows.unwrap(), 4)), (4, (11, 4)));
     }
 
     #[test]
@@ -474,7 +489,7 @@ mod tests {
         let starts: Vec<_> =
             (0..4).map(|index| g.start(Sample::new(0, index)).iter().map(|s| s.at).collect::<Vec<_>>()).collect();
         assert_eq!(starts, [[0, 0], [0, 4], [1, 0], [1, 4]]);
-        assert_eq!((rows.span(0), rows.span(1)), ((11, 9), (3, 7)));
+        assert_eq!((pair(rows, 0), pair(rows, 1)), ((11, 9), (3, 7)));
     }
 
     #[test]
@@ -488,7 +503,7 @@ mod tests {
         let joined = Rows::new("ragged=\"p\"".into(), "p", stores, None).unwrap();
         let g = of(&spec, &[data.clone(), label], joined.clone()).unwrap();
         assert_eq!((g.samples, g.views[0].joined.clone()), (5, Some((0, vec![0, 5, 12]))));
-        assert_eq!((0..5).map(|i| joined.span(i)).collect::<Vec<_>>(), [(0, 4), (4, 1), (5, 0), (5, 6), (11, 1)]);
+        assert_eq!((0..5).map(|i| pair(&joined, i)).collect::<Vec<_>>(), [(0, 4), (4, 1), (5, 0), (5, 6), (11, 1)]);
         data.parts[1][0] = 8;
         assert!(of(&spec, &[data], joined).is_err(), "elements between the stores' rows");
         assert!(Rows::new("p".into(), "p", vec![vec![0, 1], vec![1, 2]], None).is_err());

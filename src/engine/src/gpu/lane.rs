@@ -18,7 +18,7 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
 use super::plain_copies::start_plain_copies;
-use super::streams::{Piece, WavePlan, plan_wave};
+use super::streams::{Piece, StagingCopy, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
@@ -230,7 +230,7 @@ impl Lane {
             // checked that the bytes are no more.
             unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes)? };
         }
-        for &(from, offset, len) in &sorted.copies {
+        for &StagingCopy { source: from, offset, len } in &sorted.copies {
             if offset + len > self.staging.len() {
                 return Err(Error::runtime(format!(
                     "internal error: a wave needs {} staging bytes of {}",

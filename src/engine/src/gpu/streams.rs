@@ -43,6 +43,17 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
+/// A copy to the staging buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StagingCopy {
+    /// Address in page-locked host memory.
+    pub source: u64,
+    /// Where it goes in the staging buffer.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct WavePlan {
@@ -54,8 +65,7 @@ pub(super) struct WavePlan {
     pub direct: Vec<usize>,
     /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
     pub refused: Vec<usize>,
-    /// Copies to the staging buffer: source address, offset in the staging buffer, bytes.
-    pub copies: Vec<(u64, usize, usize)>,
+    pub copies: Vec<StagingCopy>,
     /// For each chunk, the order of its decoded bytes in its slot.
     pub layouts: Vec<Layout>,
 }
@@ -107,18 +117,18 @@ pub(super) fn plan_wave(
         let from = chunk.source + start as u64;
         let offset = match sorted.copies.last_mut() {
             // This range follows the last copy, with a gap that is no larger than the padding between two copies.
-            Some((source, offset, bytes))
-                if from >= *source + *bytes as u64
-                    && from - *source <= rounded(*bytes) as u64
-                    && *offset + (from - *source) as usize + len <= room =>
+            Some(last)
+                if from >= last.source + last.len as u64
+                    && from - last.source <= rounded(last.len) as u64
+                    && last.offset + (from - last.source) as usize + len <= room =>
             {
-                let at = (from - *source) as usize;
-                *bytes = at + len;
-                *offset + at
+                let at = (from - last.source) as usize;
+                last.len = at + len;
+                last.offset + at
             }
             _ => {
                 let at = if used == 0 { 0 } else { rounded(used) };
-                sorted.copies.push((from, at, len));
+                sorted.copies.push(StagingCopy { source: from, offset: at, len });
                 at
             }
         };
@@ -195,7 +205,7 @@ mod tests {
             let mut sorted = plan_wave(&wave, &chunk_index, room, |_, _| true);
             sorted.refused.sort_unstable();
             assert_eq!(sorted.refused, refused, "{room}");
-            assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));
+            assert!(sorted.copies.iter().all(|copy| copy.len <= room));
         }
     }
 }

@@ -94,11 +94,11 @@ impl Axis {
         run.sample + (i - run.within) * run.size
     }
 
-    /// Returns the number, the first sample and the index of the length of the block that holds a sample.
-    fn block_of(&self, sample: u64) -> (u64, u64, usize) {
+    /// Returns the block that holds a sample.
+    fn block_of(&self, sample: u64) -> AxisBlock {
         let run = &self.runs[self.runs.partition_point(|r| r.sample <= sample) - 1];
         let i = (sample - run.sample) / run.size;
-        (run.block + i, run.sample + i * run.size, run.length)
+        AxisBlock { number: run.block + i, start: run.sample + i * run.size, length: run.length }
     }
 
     /// Counts the blocks of a length among the first `blocks` blocks.
@@ -123,9 +123,19 @@ pub(super) struct Shape {
     pub count: u64,
 }
 
-/// One block: for each axis its number, its first sample and the index of its length.
+/// A block along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AxisBlock {
+    number: u64,
+    /// Its first sample.
+    start: u64,
+    /// Index into [`Axis::lengths`].
+    length: usize,
+}
+
+/// One block, along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Block(Vec<(u64, u64, usize)>);
+pub(super) struct Block(Vec<AxisBlock>);
 
 /// The blocks of all samples of an epoch.
 #[derive(Debug)]
@@ -214,9 +224,9 @@ impl GridBlocks {
     /// Returns the number of the `offset`-th sample of a block.
     pub fn sample_of(&self, block: &Block, mut offset: u64) -> u64 {
         let (mut sample, mut weight) = (0, 1);
-        for (axis, &(_, start, g)) in self.axes.iter().zip(&block.0).rev() {
-            let size = axis.lengths[g].size;
-            sample += weight * (start + offset % size);
+        for (axis, along) in self.axes.iter().zip(&block.0).rev() {
+            let size = axis.lengths[along.length].size;
+            sample += weight * (along.start + offset % size);
             weight *= axis.samples;
             offset /= size;
         }
@@ -232,22 +242,22 @@ impl GridBlocks {
         let (mut chosen, mut rest) = (1, self.samples);
         for axis in &self.axes {
             rest /= axis.samples;
-            let (number, start, length) = axis.block_of(position / (chosen * rest));
-            position -= start * chosen * rest;
-            chosen *= axis.lengths[length].size;
-            block.push((number, start, length));
+            let along = axis.block_of(position / (chosen * rest));
+            position -= along.start * chosen * rest;
+            chosen *= axis.lengths[along.length].size;
+            block.push(along);
         }
         (Block(block), position)
     }
 
     /// Returns the number of samples in a block.
     pub fn size(&self, block: &Block) -> u64 {
-        self.axes.iter().zip(&block.0).map(|(a, &(.., g))| a.lengths[g].size).product()
+        self.axes.iter().zip(&block.0).map(|(axis, along)| axis.lengths[along.length].size).product()
     }
 
     /// Whether a block has this shape.
     pub fn is_of(&self, block: &Block, shape: usize) -> bool {
-        block.0.iter().zip(&self.shapes[shape].lengths).all(|(&(.., g), &of)| g == of)
+        block.0.iter().zip(&self.shapes[shape].lengths).all(|(along, &of)| along.length == of)
     }
 
     /// Counts the blocks of a shape that come before `block`. If there are `n`, they are the blocks 0 to `n - 1` of the
@@ -255,10 +265,10 @@ impl GridBlocks {
     pub fn before(&self, shape: usize, block: &Block) -> u64 {
         let shape = &self.shapes[shape];
         let (mut before, mut rest) = (0, shape.count);
-        for ((axis, &g), &(number, _, length)) in self.axes.iter().zip(&shape.lengths).zip(&block.0) {
+        for ((axis, &g), along) in self.axes.iter().zip(&shape.lengths).zip(&block.0) {
             rest /= axis.lengths[g].count;
-            before += axis.rank(g, number) * rest;
-            if length != g {
+            before += axis.rank(g, along.number) * rest;
+            if along.length != g {
                 break;
             }
         }

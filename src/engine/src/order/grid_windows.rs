@@ -42,14 +42,22 @@ struct Epoch {
     permutations: Vec<Option<Permutation>>,
 }
 
+/// What a window has of one stratum.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    stratum: usize,
+    /// The first block of the share.
+    first: u64,
+    /// Number of samples of the window that come before the share.
+    before: u64,
+}
+
 /// The current window. Consecutive positions share it.
 #[derive(Clone, Debug)]
 struct Window {
     positions: Range<u64>,
     permutation: Permutation,
-    /// Its shares of strata: the stratum, the first block of the share, and the number of samples of the window that
-    /// come before the share.
-    shares: Vec<(usize, u64, u64)>,
+    shares: Vec<Share>,
 }
 
 /// Finds the sample at a position under chunk-aware shuffling of a grid.
@@ -129,7 +137,8 @@ impl GridShuffleWindows {
             unreachable!("both were just set")
         };
         let at = window.permutation.at(position - window.positions.start);
-        let (stratum, first, before) = window.shares[window.shares.partition_point(|s| s.2 <= at) - 1];
+        let share = window.shares[window.shares.partition_point(|share| share.before <= at) - 1];
+        let Share { stratum, first, before } = share;
         let Stratum { size, count, members } = &self.strata[stratum];
         let (block, offset) = (first + (at - before) / size, (at - before) % size);
         match members {
@@ -170,7 +179,7 @@ impl GridShuffleWindows {
         for (i, stratum) in self.strata.iter().enumerate() {
             let (from, to) = (self.share(i, low), self.share(i, low + 1));
             if to > from {
-                shares.push((i, from, before));
+                shares.push(Share { stratum: i, first: from, before });
                 before += stratum.size * (to - from);
             }
         }

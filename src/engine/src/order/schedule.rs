@@ -5,7 +5,7 @@
 //! epochs are divided as usual. A second restore with other shards within that rest adds another leg. Then a sample
 //! is looked up through several legs. Legs whose rest has been delivered are dropped.
 
-use super::shards::Sharding;
+use super::shards::{ShardSample, Sharding};
 use crate::error::{Error, Result};
 
 /// How often the shards may change within one epoch, which is the number of legs before the last one.
@@ -57,7 +57,7 @@ impl Leg {
             (k, first, turn) = (k - length, epoch + 1, 1);
         }
         let begin = if sharding.stick_to_shard { shard } else { (shard + turn) % sharding.num_shards };
-        let (later, shard, done) = sharding.locate(samples, begin, k);
+        let ShardSample { later, shard, done } = sharding.locate(samples, begin, k);
         let (start, end) = (sharding.start(samples, shard), sharding.start(samples, shard + 1));
         EpochShare { epoch: first + later, whole: true, shard, start, end, done }
     }

@@ -16,6 +16,16 @@ pub struct Sharding {
     pub stick_to_shard: bool,
 }
 
+/// A sample of a reader, in the shard that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ShardSample {
+    /// How many epochs after the reader's first one.
+    pub later: u64,
+    pub shard: u64,
+    /// How many samples after the start of the shard. With padding it may lie beyond the shard's end.
+    pub done: u64,
+}
+
 impl Sharding {
     /// Makes the sharding of `spec` for `samples` samples.
     ///
@@ -66,25 +76,25 @@ impl Sharding {
         self.pad_last_batch.then(|| count.div_ceil(self.num_shards).next_multiple_of(self.batch_size))
     }
 
-    /// Finds the `k`-th sample of a reader that begins with `shard`, if all epochs have `samples` samples. Returns how
-    /// many epochs later it comes, in which shard, and how many samples after the start of that shard. With padding,
-    /// the last number may lie beyond the shard's end.
-    pub fn locate(&self, samples: u64, shard: u64, k: u64) -> (u64, u64, u64) {
+    /// Finds the `k`-th sample of a reader that begins with `shard`, if all epochs have `samples` samples.
+    pub(super) fn locate(&self, samples: u64, shard: u64, k: u64) -> ShardSample {
         let shards = self.num_shards;
         let next = |epoch: u64| if self.stick_to_shard { shard } else { (shard + epoch % shards) % shards };
         if let Some(padded) = self.padded(samples) {
-            return (k / padded, next(k / padded), k % padded);
+            let later = k / padded;
+            return ShardSample { later, shard: next(later), done: k % padded };
         }
         let start = self.start(samples, shard);
         if self.stick_to_shard {
             let held = self.start(samples, shard + 1) - start;
-            return (k / held, shard, k % held);
+            return ShardSample { later: k / held, shard, done: k % held };
         }
         // After every `shards` epochs the reader has gone through all positions once, from the start of its own shard.
         let (round, r) = (k / samples, k % samples);
         let position = (start + r) % samples;
         let found = ((u128::from(position) + 1) * u128::from(shards) - 1) / u128::from(samples);
-        let epoch = round * shards + (found as u64 + shards - shard) % shards;
-        (epoch, found as u64, position - self.start(samples, found as u64))
+        let found = found as u64;
+        let later = round * shards + (found + shards - shard) % shards;
+        ShardSample { later, shard: found, done: position - self.start(samples, found) }
     }
 }

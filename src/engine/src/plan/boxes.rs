@@ -8,7 +8,32 @@ use super::channels::{Common, by_channel};
 use super::chunk_runs::{ChunkRun, ChunkRuns, chunk_runs};
 use super::jobs::{Boxes, Dim, Target};
 use super::{ChunkId, DimVec, Planner, advance, mask_op, op_index};
-use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
+use crate::geometry::{Cut, Geometry, Mask, Placement, Role, RowSpan, Start, View, ViewDim};
+
+/// Where a sample starts.
+#[derive(Clone, Copy)]
+pub(super) struct SampleStart<'a> {
+    /// Its start along each axis.
+    pub start: &'a [Start],
+    /// Its row in ragged arrays.
+    pub row: RowSpan,
+}
+
+/// The elements of a sample along one dimension, by number. Those from `from` to before `to` lie in the sample's
+/// segment. There are none if `from >= to`.
+#[derive(Clone, Copy)]
+struct Inside {
+    from: i64,
+    to: i64,
+    /// Number of all elements.
+    window: i64,
+}
+
+impl Inside {
+    fn is_empty(&self) -> bool {
+        self.from >= self.to
+    }
+}
 
 /// What a sample reads along one dimension.
 struct Reads {
@@ -63,12 +88,12 @@ impl Reads {
     }
 }
 
-/// Returns what a sample with this start reads along one dimension of an array. `row` is the first element and the
-/// number of elements of its row in ragged arrays.
-fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, (start, row): (&[Start], (u64, u64))) -> Reads {
+/// Returns what a sample with this start reads along one dimension of an array.
+fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, sample: SampleStart<'_>) -> Reads {
+    let SampleStart { start, row } = sample;
     match dim.role {
         Role::Ragged => {
-            let (first, len) = (row.0 as i64, row.1 as i64);
+            let (first, len) = (row.first as i64, row.len as i64);
             Reads { inside: 0..len, window: len, first, stride: 1, edges: (first, first + len - 1) }
         }
         Role::Whole => {
@@ -104,36 +129,34 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         let origin = origin + group * elements;
         let range = |&(a, cut): &(usize, Cut)| {
             let inside = geometry.inside(a, cut, start[a], offset);
-            (inside.start, inside.end, cut.window)
+            Inside { from: inside.start, to: inside.end, window: cut.window }
         };
         let ranges: Vec<_> = mask.axes.iter().map(range).collect();
         // A dimension that the sample doesn't have is one element, which may lie outside.
         let mut dropped = (0..geometry.axes.len()).filter(|a| mask.axes.iter().all(|(kept, _)| kept != a));
-        if ranges.iter().any(|(from, to, _)| from >= to)
-            || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
+        if ranges.iter().any(Inside::is_empty) || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
         {
             let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
             out.push(None, target, mask_op(norms, false), 0, origin, &all);
             continue;
         }
         outside(out, target, mask_op(norms, false), origin, &strides, &ranges, &[]);
-        let at = ranges.iter().zip(&strides).map(|((from, ..), stride)| from * stride).sum::<i64>();
-        let dim = |(&(from, to, _), &dst): (&(i64, i64, i64), &i64)| Dim { n: (to - from) as u64, src: 0, dst };
+        let at = ranges.iter().zip(&strides).map(|(range, stride)| range.from * stride).sum::<i64>();
+        let dim = |(range, &dst): (&Inside, &i64)| Dim { n: (range.to - range.from) as u64, src: 0, dst };
         let dims: Vec<Dim> = ranges.iter().zip(&strides).map(dim).collect();
         out.push(None, target, mask_op(norms, true), 0, origin + at, &dims);
     }
 }
 
 impl Planner {
-    /// Adds the boxes of one array in one sample. `start` is the sample's start along each axis. `row` is the first
-    /// element and the number of elements of its row in ragged arrays. `origin` is where the placement's first element
-    /// goes in the output, in elements of the batch.
+    /// Adds the boxes of one array in one sample. `origin` is where the placement's first element goes in the output, in
+    /// elements of the batch.
     pub(super) fn place(
         &self,
         out: &mut Boxes,
         source: &super::Source,
         p: &Placement,
-        (start, row): (&[Start], (u64, u64)),
+        sample: SampleStart<'_>,
         origin: i64,
         dst_size: usize,
     ) {
@@ -143,18 +166,19 @@ impl Planner {
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        let is_empty = |dim: &ViewDim| dim.role == Role::Ragged && row.1 == 0;
+        let is_empty = |dim: &ViewDim| dim.role == Role::Ragged && sample.row.len == 0;
         if view.dims.iter().any(is_empty) {
             // An empty row has no boxes.
             return;
         }
-        let reads = |dim| reads(geometry, dim, view, p.offset, (start, row));
+        let reads = |dim| reads(geometry, dim, view, p.offset, sample);
         let ranges: DimVec<Reads> = view.dims.iter().map(reads).collect();
         let reaches_out = |range: &Reads| range.inside != (0..range.window);
         if !geometry.repeats_edges && ranges.iter().any(reaches_out) {
-            let ranges: DimVec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
+            let inside = |r: &Reads| Inside { from: r.inside.start, to: r.inside.end, window: r.window };
+            let ranges: DimVec<_> = ranges.iter().map(inside).collect();
             self.pad(out, p, target, origin, &ranges);
-            if ranges.iter().any(|r| r.0 >= r.1) {
+            if ranges.iter().any(Inside::is_empty) {
                 return;
             }
         }
@@ -262,40 +286,31 @@ impl Planner {
         }
     }
 
-    /// Adds the boxes of the placement outside the region of interest, or beyond a break. `ranges` has for each
-    /// dimension: the first element inside, the end of the elements inside, and the number of all elements.
-    fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
+    /// Adds the boxes of the placement outside the region of interest, or beyond a break. `ranges` has each dimension.
+    fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[Inside]) {
         let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
         outside(out, target, op_index(p.norm, false), origin, &p.strides, ranges, &repeat);
     }
 }
 
 /// Adds the boxes for all elements outside: along each dimension, those before and after the elements inside. The
-/// dimensions before it are restricted to their elements inside, so that no element comes twice. `ranges` has for each
-/// dimension: the first element inside, the end of the elements inside, and the number of all elements. `repeat` are
-/// further dimensions.
-fn outside(
-    out: &mut Boxes,
-    target: Target,
-    op: u32,
-    origin: i64,
-    strides: &[i64],
-    ranges: &[(i64, i64, i64)],
-    repeat: &[Dim],
-) {
-    for (d, &(k0, k1, window)) in ranges.iter().enumerate() {
-        let (k0, k1) = if k0 >= k1 { (window, window) } else { (k0, k1) };
+/// dimensions before it are restricted to their elements inside, so that no element comes twice. `ranges` has each
+/// dimension. `repeat` are further dimensions.
+fn outside(out: &mut Boxes, target: Target, op: u32, origin: i64, strides: &[i64], ranges: &[Inside], repeat: &[Dim]) {
+    for (d, range) in ranges.iter().enumerate() {
+        let Inside { from: k0, to: k1, window } = *range;
+        let (k0, k1) = if range.is_empty() { (window, window) } else { (k0, k1) };
         for (from, to) in [(0, k0), (k1, window)] {
             if from >= to {
                 continue;
             }
             let mut dst = origin + from * strides[d];
             let mut dims = repeat.to_vec();
-            for (e, &(a, b, w)) in ranges.iter().enumerate() {
+            for (e, other) in ranges.iter().enumerate() {
                 let (a, b) = match e.cmp(&d) {
-                    std::cmp::Ordering::Less => (a, b),
+                    std::cmp::Ordering::Less => (other.from, other.to),
                     std::cmp::Ordering::Equal => (from, to),
-                    std::cmp::Ordering::Greater => (0, w),
+                    std::cmp::Ordering::Greater => (0, other.window),
                 };
                 if e < d {
                     dst += a * strides[e];
@@ -304,7 +319,7 @@ fn outside(
             }
             out.push(None, target, op, 0, dst, &dims);
         }
-        if ranges[d].0 >= ranges[d].1 {
+        if range.is_empty() {
             return;
         }
     }

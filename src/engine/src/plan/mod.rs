@@ -17,8 +17,9 @@ use dali_zarr_kernels::Job;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
-use crate::geometry::{Axis, DimVec, Geometry, Role, TableStarts, View, ViewDim};
+use crate::geometry::{Axis, DimVec, Geometry, Role, RowSpan, TableStarts, View, ViewDim};
 use crate::order::Sample;
+use boxes::SampleStart;
 use chunk_runs::{ChunkRuns, chunk_runs};
 
 /// The id of a chunk that is decoded as one: a chunk of the array, or an inner chunk of a shard.
@@ -298,16 +299,17 @@ impl Planner {
             let (source, sample) = self.source(sample);
             let geometry = &source.geometry;
             let start = geometry.start(sample);
-            let row = geometry.rows.as_ref().map_or((0, 0), |rows| rows.span(start[0].at));
+            let row = geometry.rows.as_ref().map_or(RowSpan::default(), |rows| rows.span(start[0].at));
+            let sample = SampleStart { start: &start, row };
             for placement in &geometry.placements {
                 let output = &geometry.outputs[placement.output];
                 let units = if output.ragged.is_some() { before } else { i as i64 };
                 let origin = units * self.unit_elements[placement.output] + placement.base;
-                self.place(&mut out, source, placement, (&start, row), origin, output.dtype.size());
+                self.place(&mut out, source, placement, sample, origin, output.dtype.size());
             }
             if geometry.rows.is_some() {
-                before += row.1 as i64;
-                lengths.push(row.1 as i64);
+                before += row.len as i64;
+                lengths.push(row.len as i64);
             }
             if let Some(mask) = &geometry.mask {
                 boxes::mask(&mut out, geometry, mask, &start, i as i64 * self.unit_elements[mask.output]);

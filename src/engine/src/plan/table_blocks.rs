@@ -49,7 +49,7 @@ impl Chunks<'_> {
         let last = self.dim.len.saturating_sub(1);
         let at = match self.rows {
             // Empty rows at the end begin behind the last element.
-            Some(rows) => rows.span(start).0.min(last),
+            Some(rows) => rows.span(start).first.min(last),
             None => {
                 let at = start.clamp(0, last as i64) as u64;
                 self.dim.picked(0).map_or(at, |pick| pick[at as usize])

@@ -100,7 +100,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         jobs: 0,
         device: device_needs(spec, chunk_index)?,
     };
-    for (_, part, route) in parts(chunk_index) {
+    for PlacedPart { part, route, .. } in parts(chunk_index) {
         let decoded = part.largest_bytes;
         needs.decoded = needs.decoded.max(decoded);
         let gpu = needs.device.is_some();
@@ -133,11 +133,22 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
     Ok(ordered(needs, spec, chunk_index, order))
 }
 
-/// Returns all parts of all arrays. Each has the index of its array, its index in the array, and how its chunks are
-/// decoded.
-pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &ArrayPart, Route)> {
-    chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(a, (array, routes))| {
-        array.parts.iter().zip(routes).enumerate().map(move |(p, (part, &route))| ((a, p), part, route))
+/// A part of an array, with its place in the dataset.
+pub(super) struct PlacedPart<'a> {
+    /// Index of the array in the dataset.
+    pub array: usize,
+    /// Index of the part in the array.
+    pub number: usize,
+    pub part: &'a ArrayPart,
+    /// How its chunks are decoded.
+    pub route: Route,
+}
+
+/// Returns all parts of all arrays.
+pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = PlacedPart<'_>> {
+    chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(array, (of, routes))| {
+        let parts = of.parts.iter().zip(routes).enumerate();
+        parts.map(move |(number, (part, &route))| PlacedPart { array, number, part, route })
     })
 }
 
@@ -149,7 +160,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     let decoding = gpu::decoding(chunk_index)?;
     let mut device =
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
-    for ((a, p), part, route) in parts(chunk_index) {
+    for PlacedPart { array, number, part, route } in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let chain = part.format.gpu_chain().filter(|_| route == Route::Gpu);
         let rates = Rates::of(chain.and_then(Chain::compression));
@@ -157,7 +168,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
             Some(chain) => (chain.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Decoded chunks of at least `DIRECT_COPY` bytes are copied straight to their slots. If chunks differ in
             // size, some may be smaller.
-            None if chunk_index.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
+            None if chunk_index.equal_bytes[array][number].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
             None => (decoded, decoded.min(DIRECT_COPY)),
         };
         device.stream = device.stream.min(stream.max(1));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::needs::{bound_chunks, needs, parts};
+use super::needs::{PlacedPart, bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
@@ -133,15 +133,15 @@ impl Opened {
     /// Returns the parts of arrays that the GPU would decode with this division, but the CPU sooner.
     fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
         let Some(device) = &division.budget.device else { return Vec::new() };
-        let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::ArrayPart, Route)| {
-            let rates = Rates::of(of.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
-            let time = rates.time(of.largest_bytes);
+        let slow = |PlacedPart { array, number, part, route }: PlacedPart<'_>| {
+            let rates = Rates::of(part.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
+            let time = rates.time(part.largest_bytes);
             let expected = Expected {
                 gpu: device.rate(&self.needs, time),
                 gpu_at_most: budget::device::rate_at_most(&self.needs, asked.batches, time),
                 cpu: rates.on_cpu(asked.threads),
             };
-            expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
+            expected.cpu_is_faster().then_some(Slow { array, part: number, rates, expected })
         };
         parts(&self.chunk_index).filter_map(slow).collect()
     }
