@@ -8,6 +8,7 @@
 
 mod array;
 mod cf;
+mod chunks;
 mod documents;
 mod grid;
 mod hierarchy;

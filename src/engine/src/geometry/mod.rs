@@ -11,6 +11,7 @@ mod outputs;
 mod picked;
 mod ragged;
 mod requested;
+mod rows;
 mod starts;
 mod table_starts;
 
@@ -21,7 +22,7 @@ pub(crate) use dims::{resolve, sample_dims};
 pub use normalised::Channels;
 pub use outputs::{Mask, Placement};
 pub use picked::Picked;
-pub use ragged::{RowSpan, Rows};
+pub use rows::{RowSpan, Rows};
 pub use starts::Starts;
 pub use table_starts::TableStarts;
 

@@ -1,6 +1,7 @@
 //! Plans a batch: from its samples to the chunks that it needs, and the jobs that copy their elements to the outputs.
 //! Pure: no I/O, no device.
 
+mod block_runs;
 mod boxes;
 mod channels;
 mod chunk_runs;

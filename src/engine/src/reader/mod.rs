@@ -1,7 +1,8 @@
 //! The reader as hosts use it: they open it, ask for its outputs, and take finished batches.
 
 mod breaks;
-pub mod checkpoint;
+pub mod calendar;
+mod checkpoint;
 pub(crate) mod coordinates;
 mod inputs;
 pub(crate) mod needs;
