@@ -28,7 +28,7 @@ pub(crate) use blocks::Layout;
 pub use blocks::{Blocks, Run};
 pub use numbers::Numbers;
 pub use permutation::Permutation;
-pub use schedule::Leg;
+pub use schedule::Segment;
 pub use shards::Sharding;
 pub use weights::Weights;
 
@@ -101,15 +101,15 @@ impl Order {
         Self::with(spec, Blocks::single(samples), Some(weights), schedule)
     }
 
-    /// Returns the order of the same samples from where `legs` stopped (see [`Self::legs`]), and how many
-    /// samples of it this reader has delivered. The spec may divide the samples in another way than the last leg.
+    /// Returns the order of the same samples from where `segments` stopped (see [`Self::segments`]), and how many
+    /// samples of it this reader has delivered. The spec may divide the samples in another way than the last segment.
     ///
     /// # Errors
     /// If the shards change, but the old ones weren't all in the same epoch; if the shards changed too often; if the
-    /// legs contradict each other.
-    pub fn resume(&self, legs: &[Leg]) -> Result<(Self, u64)> {
+    /// segments contradict each other.
+    pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
         let samples = self.samples();
-        let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, legs)?;
+        let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
         Ok((Self::with(&self.spec, self.blocks.clone(), self.weights.clone(), schedule)?, delivered))
     }
 
@@ -147,10 +147,10 @@ impl Order {
         self.schedule.samples()
     }
 
-    /// Returns the legs that [`Self::resume`] needs to go on after `delivered` samples. They are the same on all
+    /// Returns the segments that [`Self::resume`] needs to go on after `delivered` samples. They are the same on all
     /// shards.
-    pub fn legs(&self, delivered: u64) -> Vec<Leg> {
-        self.schedule.legs(delivered)
+    pub fn segments(&self, delivered: u64) -> Vec<Segment> {
+        self.schedule.segments(delivered)
     }
 
     /// Returns how many samples this reader delivers in its first epoch, padding included.

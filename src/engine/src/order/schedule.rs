@@ -1,33 +1,33 @@
 //! The schedule of a reader: its epochs, each divided among the shards, and the changes of the shards after a restore.
 //!
-//! A restore with other shards begins a new *leg*. Its readers first deliver the rest of the epoch, which the
-//! readers of the leg before left. The rest is divided among the new shards, in the order of the old ones; later
-//! epochs are divided as usual. A second restore with other shards within that rest adds another leg. Then a sample
-//! is looked up through several legs. Legs whose rest has been delivered are dropped.
+//! A restore with other shards begins a new *segment*. Its readers first deliver the rest of the epoch, which the
+//! readers of the segment before left. The rest is divided among the new shards, in the order of the old ones; later
+//! epochs are divided as usual. A second restore with other shards within that rest adds another segment. Then a sample
+//! is looked up through several segments. Segments whose rest has been delivered are dropped.
 
 use super::shards::{ShardSample, Sharding};
 use crate::error::{Error, Result};
 
-/// How often the shards may change within one epoch, which is the number of legs before the last one.
+/// How often the shards may change within one epoch, which is the number of segments before the last one.
 pub(super) const MAX_CHANGES: usize = 16;
-/// Limit on the shards of a leg that ended within an epoch. Each takes 16 bytes.
+/// Limit on the shards of a segment that ended within an epoch. Each takes 16 bytes.
 pub(super) const MAX_OLD_SHARDS: u64 = 1 << 20;
 
 /// A part of a schedule with one sharding. It is the same for all its readers, which deliver in lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg {
+pub struct Segment {
     /// How its samples are divided.
     pub sharding: Sharding,
     /// The epoch in which it begins.
     pub epoch: u64,
-    /// Samples of that epoch that earlier legs left. 0: it begins with a whole epoch.
+    /// Samples of that epoch that earlier segments left. 0: it begins with a whole epoch.
     pub rest: u64,
     /// How many samples each of its readers has delivered.
     pub delivered: u64,
 }
 
-/// The samples of one epoch that one reader of a leg delivers. They are positions in the epoch if `whole` is set.
-/// Otherwise they are indices into the rest that the leg began with.
+/// The samples of one epoch that one reader of a segment delivers. They are positions in the epoch if `whole` is set.
+/// Otherwise they are indices into the rest that the segment began with.
 struct EpochShare {
     epoch: u64,
     whole: bool,
@@ -38,8 +38,8 @@ struct EpochShare {
     done: u64,
 }
 
-impl Leg {
-    /// A leg that begins with a whole epoch.
+impl Segment {
+    /// A segment that begins with a whole epoch.
     pub fn new(sharding: Sharding, epoch: u64) -> Self {
         Self { sharding, epoch, rest: 0, delivered: 0 }
     }
@@ -63,12 +63,12 @@ impl Leg {
     }
 }
 
-/// The rest of an epoch that the readers of a leg left, shard by shard.
+/// The rest of an epoch that the readers of a segment left, shard by shard.
 #[derive(Clone, Debug)]
 struct Remainder {
-    leg: Leg,
+    segment: Segment,
     /// Whether the samples in `shards` are positions in the epoch. Otherwise they are indices into the rest that the
-    /// leg began with.
+    /// segment began with.
     whole: bool,
     /// For each shard: how many samples are left in the shards before it, and the first sample that is left in it.
     shards: Vec<(u64, u64)>,
@@ -86,7 +86,7 @@ impl Remainder {
 }
 
 fn contradiction() -> Error {
-    Error::value("the state contradicts itself: a leg doesn't begin with what the one before it left")
+    Error::value("the state contradicts itself: a segment doesn't begin with what the one before it left")
 }
 
 /// The position of a sample in the global order of an epoch, and its shard.
@@ -98,33 +98,33 @@ pub(super) struct GlobalPosition {
     pub sharding: Sharding,
 }
 
-/// The schedule of a reader: the current leg, and the earlier ones that it needs.
+/// The schedule of a reader: the current segment, and the earlier ones that it needs.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     samples: u64,
-    /// The earlier legs that the rest of the current one refers to, oldest first.
+    /// The earlier segments that the rest of the current one refers to, oldest first.
     before: Vec<Remainder>,
-    leg: Leg,
+    segment: Segment,
 }
 
 impl Schedule {
     /// Makes the schedule of a new reader of `samples` samples.
     pub fn new(sharding: Sharding, samples: u64) -> Self {
-        Self { samples, before: Vec::new(), leg: Leg::new(sharding, 0) }
+        Self { samples, before: Vec::new(), segment: Segment::new(sharding, 0) }
     }
 
-    /// Makes the schedule after a restore of `legs` (oldest first, each with what its readers delivered). Returns
-    /// it and how many of its samples the reader has delivered. If the sharding is that of the last leg, this
-    /// leg goes on. Otherwise the rest of its epoch is divided by the new sharding.
+    /// Makes the schedule after a restore of `segments` (oldest first, each with what its readers delivered). Returns
+    /// it and how many of its samples the reader has delivered. If the sharding is that of the last segment, this
+    /// segment goes on. Otherwise the rest of its epoch is divided by the new sharding.
     ///
     /// # Errors
-    /// If the readers of a leg were in different epochs, if the legs contradict each other, or if the shards
+    /// If the readers of a segment were in different epochs, if the segments contradict each other, or if the shards
     /// changed too often.
-    pub fn resume(sharding: Sharding, samples: u64, legs: &[Leg]) -> Result<(Self, u64)> {
-        let Some((first, later)) = legs.split_first() else {
+    pub fn resume(sharding: Sharding, samples: u64, segments: &[Segment]) -> Result<(Self, u64)> {
+        let Some((first, later)) = segments.split_first() else {
             return Ok((Self::new(sharding, samples), 0));
         };
-        // A reader never writes more legs.
+        // A reader never writes more segments.
         if later.len() > MAX_CHANGES {
             return Err(Error::value(format!(
                 "the state contradicts itself: the shards changed {} times within one epoch, but no more than {MAX_CHANGES} \
@@ -132,23 +132,23 @@ impl Schedule {
                 later.len()
             )));
         }
-        let mut schedule = Self { samples, before: Vec::new(), leg: *first };
-        for leg in later {
+        let mut schedule = Self { samples, before: Vec::new(), segment: *first };
+        for segment in later {
             let next = schedule.remainder()?;
-            if (next.leg.epoch, next.leg.rest) != (leg.epoch, leg.rest) {
+            if (next.segment.epoch, next.segment.rest) != (segment.epoch, segment.rest) {
                 return Err(contradiction());
             }
-            schedule = Self { leg: *leg, ..next };
+            schedule = Self { segment: *segment, ..next };
         }
-        if schedule.before.is_empty() && schedule.leg.rest > 0 {
+        if schedule.before.is_empty() && schedule.segment.rest > 0 {
             return Err(contradiction());
         }
-        let old = schedule.leg.sharding;
+        let old = schedule.segment.sharding;
         let same_batches = old.batch_size == sharding.batch_size || !sharding.pad_last_batch;
         if same_batches && (Sharding { batch_size: sharding.batch_size, ..old }) == sharding {
-            let delivered = schedule.leg.delivered;
-            let leg = Leg { sharding, delivered: 0, ..schedule.leg };
-            return Ok((Self { leg, ..schedule }, delivered));
+            let delivered = schedule.segment.delivered;
+            let segment = Segment { sharding, delivered: 0, ..schedule.segment };
+            return Ok((Self { segment, ..schedule }, delivered));
         }
         let mut next = schedule.remainder()?;
         if next.before.len() > MAX_CHANGES {
@@ -157,20 +157,20 @@ impl Schedule {
                  epoch with the shards of the checkpoint",
             )));
         }
-        next.leg.sharding = sharding;
+        next.segment.sharding = sharding;
         Ok((next, 0))
     }
 
-    /// Ends the current leg. Returns the schedule with the next leg and the same sharding. This leg begins
+    /// Ends the current segment. Returns the schedule with the next segment and the same sharding. This segment begins
     /// with the rest of the epoch. If the whole epoch is left, it begins with this epoch; if nothing is left, with the
     /// next one.
     fn remainder(self) -> Result<Self> {
-        let Self { samples, mut before, leg } = self;
-        let sharding = leg.sharding;
-        if leg.delivered == 0 {
-            return Ok(Self { samples, before, leg });
+        let Self { samples, mut before, segment } = self;
+        let sharding = segment.sharding;
+        if segment.delivered == 0 {
+            return Ok(Self { samples, before, segment });
         }
-        let first = leg.share(samples, 0, leg.delivered);
+        let first = segment.share(samples, 0, segment.delivered);
         if sharding.num_shards > MAX_OLD_SHARDS {
             return Err(Error::value(format!(
                 "num_shards: {} shards were left in mid-epoch, but at most {MAX_OLD_SHARDS} can be divided anew",
@@ -183,13 +183,13 @@ impl Schedule {
         let mut shards = vec![(0, 0); sharding.num_shards as usize];
         let (mut total, mut all) = (0, 0);
         for shard in 0..sharding.num_shards {
-            let share = leg.share(samples, shard, leg.delivered);
+            let share = segment.share(samples, shard, segment.delivered);
             if (share.epoch, share.whole) != (first.epoch, first.whole) {
                 return Err(Error::value(format!(
                     "after {} samples shard 0 is in epoch {} and shard {shard} in epoch {}, so what is left of the epoch can't \
                      be divided into other shards; use pad_last_batch=True, which keeps the shards in step, or a checkpoint \
                      from the middle of an epoch",
-                    leg.delivered, first.epoch, share.epoch
+                    segment.delivered, first.epoch, share.epoch
                 )));
             }
             let begin = share.start + share.done.min(share.end - share.start);
@@ -199,7 +199,7 @@ impl Schedule {
         }
         if total == 0 || (total == all && first.whole) {
             let epoch = first.epoch + u64::from(total == 0);
-            return Ok(Self { samples, before: Vec::new(), leg: Leg::new(sharding, epoch) });
+            return Ok(Self { samples, before: Vec::new(), segment: Segment::new(sharding, epoch) });
         }
         let mut sum = 0;
         for (count, _) in &mut shards {
@@ -208,8 +208,8 @@ impl Schedule {
         if first.whole {
             before.clear();
         }
-        before.push(Remainder { leg, whole: first.whole, shards });
-        Ok(Self { samples, before, leg: Leg { sharding, epoch: first.epoch, rest: total, delivered: 0 } })
+        before.push(Remainder { segment, whole: first.whole, shards });
+        Ok(Self { samples, before, segment: Segment { sharding, epoch: first.epoch, rest: total, delivered: 0 } })
     }
 
     /// Returns the number of samples in an epoch, over all shards.
@@ -217,16 +217,16 @@ impl Schedule {
         self.samples
     }
 
-    /// Returns the legs that a checkpoint stores after the readers have delivered `delivered` samples each.
-    pub fn legs(&self, delivered: u64) -> Vec<Leg> {
-        let last = Leg { delivered, ..self.leg };
-        self.before.iter().map(|remainder| remainder.leg).chain([last]).collect()
+    /// Returns the segments that a checkpoint stores after the readers have delivered `delivered` samples each.
+    pub fn segments(&self, delivered: u64) -> Vec<Segment> {
+        let last = Segment { delivered, ..self.segment };
+        self.before.iter().map(|remainder| remainder.segment).chain([last]).collect()
     }
 
     /// Returns the position of the `k`-th sample of the reader of `shard`.
     pub fn position(&self, shard: u64, k: u64) -> GlobalPosition {
-        let share = self.leg.share(self.samples, shard, k);
-        let sharding = self.leg.sharding;
+        let share = self.segment.share(self.samples, shard, k);
+        let sharding = self.segment.sharding;
         // A shard of a short rest may be empty. With padding it repeats the next sample.
         let at = share.start + share.done.min((share.end - share.start).saturating_sub(1));
         if share.whole {
@@ -235,7 +235,7 @@ impl Schedule {
         let mut found = GlobalPosition { epoch: share.epoch, position: at, shard: share.shard, sharding };
         for remainder in self.before.iter().rev() {
             let (shard, position) = remainder.find(found.position);
-            found = GlobalPosition { position, shard, sharding: remainder.leg.sharding, ..found };
+            found = GlobalPosition { position, shard, sharding: remainder.segment.sharding, ..found };
             if remainder.whole {
                 break;
             }

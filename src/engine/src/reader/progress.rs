@@ -48,8 +48,8 @@ impl Progress {
         if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
         }
-        let legs = self.identity.read(state)?;
-        let (order, delivered) = self.order.resume(&legs)?;
+        let segments = self.identity.read(state)?;
+        let (order, delivered) = self.order.resume(&segments)?;
         (self.order, self.delivered) = (order, AtomicU64::new(delivered));
         Ok(())
     }

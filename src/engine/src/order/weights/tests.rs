@@ -1,7 +1,7 @@
 //! Tests of draws by weights: samples are as likely as their weights say, come once without replacement, and are the
 //! same however a position is reached.
 
-use super::super::{Leg, Order, Sharding};
+use super::super::{Order, Segment, Sharding};
 use super::*;
 use crate::spec::Spec;
 
@@ -145,9 +145,9 @@ fn an_epoch_goes_on_with_other_shards() {
             found.extend((0..9).map(|k| order.sample(k).index));
         }
         let sharding = Sharding { num_shards: 2, batch_size: 1, pad_last_batch: false, stick_to_shard: false };
-        let leg = Leg { sharding, epoch: 0, rest: 0, delivered: 9 };
+        let segment = Segment { sharding, epoch: 0, rest: 0, delivered: 9 };
         for shard in 0..3 {
-            let (mut order, delivered) = order(&of, Some(48), replacement, 3, shard).resume(&[leg]).unwrap();
+            let (mut order, delivered) = order(&of, Some(48), replacement, 3, shard).resume(&[segment]).unwrap();
             assert_eq!(delivered, 0);
             found.extend((0..10).map(|k| order.sample(k).index));
         }

@@ -4,10 +4,10 @@
 //!
 //! - `format`, `version`: identify a state. A reader refuses versions that it doesn't know.
 //! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the epoch and the position
-//!   follow from the legs.
-//! - `legs`: how the samples were divided, and how many each shard delivered (see
-//!   [`crate::order::Leg`]).
-//! - `check`: a hash of the legs. Other legs may lead to the same place, but not to the same samples. States of earlier
+//!   follow from the segments.
+//! - `legs`: the segments of the schedule: how the samples were divided, and how many each shard delivered (see
+//!   [`crate::order::Segment`]).
+//! - `check`: a hash of the segments. Other segments may lead to the same place, but not to the same samples. States of earlier
 //!   builds, and those that a loader makes for a reader, don't have it.
 //! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples
 //!   depend on ([`samples`]). They must be the same when the state is restored. Long lists are represented by a hash.
@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 use crate::dataset::Dataset;
 use crate::digest::digest;
 use crate::error::{Error, Result};
-use crate::order::{Blocks, Leg, Order, Sharding, Weights};
+use crate::order::{Blocks, Order, Segment, Sharding, Weights};
 use crate::plan::Planner;
 use crate::spec::{DEFAULT_SEED, Spec};
 use samples::Samples;
@@ -53,11 +53,11 @@ impl Identity {
     /// Returns the state of a reader after `delivered` samples of its `order`, as JSON text.
     pub fn write(&self, order: &Order, shard_id: i64, delivered: u64) -> String {
         let (epoch, position) = order.locate(delivered);
-        let legs: Vec<Value> = order.legs(delivered).iter().map(leg_to_json).collect();
+        let segments: Vec<Value> = order.segments(delivered).iter().map(segment_to_json).collect();
         let mut state = json!({
             "format": FORMAT, "version": VERSION, "package": env!("CARGO_PKG_VERSION"),
             "epoch": epoch, "position": position, "shard_id": shard_id,
-            "legs": legs, "check": check_of(&order.legs(delivered)),
+            "legs": segments, "check": check_of(&order.segments(delivered)),
             "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
         });
         if let Some(stores) = &self.0.stores {
@@ -66,12 +66,12 @@ impl Identity {
         state.to_string()
     }
 
-    /// Checks a state and returns its legs.
+    /// Checks a state and returns its segments.
     ///
     /// # Errors
     /// If it isn't a state, is of another version, contradicts itself, or belongs to other samples. In the last case
     /// the error says what differs.
-    pub fn read(&self, text: &str) -> Result<Vec<Leg>> {
+    pub fn read(&self, text: &str) -> Result<Vec<Segment>> {
         let state = parse(text)?;
         let Samples { count, cut, folder, arrays, stores } = &self.0;
         let mut differences = Vec::new();
@@ -124,14 +124,14 @@ impl Identity {
                 differences.join("; ")
             )));
         }
-        let Some(Value::Array(legs)) = state.get("legs") else { return Err(broken("legs")) };
-        let read = |leg| leg_from_json(leg, *count).ok_or_else(|| broken("legs"));
-        let legs: Vec<Leg> = legs.iter().map(read).collect::<Result<_>>()?;
-        check_place(&state, &legs, *count)?;
-        if state.get("check").is_some_and(|check| *check != check_of(&legs)) {
+        let Some(Value::Array(segments)) = state.get("legs") else { return Err(broken("legs")) };
+        let read = |segment| segment_from_json(segment, *count).ok_or_else(|| broken("legs"));
+        let segments: Vec<Segment> = segments.iter().map(read).collect::<Result<_>>()?;
+        check_place(&state, &segments, *count)?;
+        if state.get("check").is_some_and(|check| *check != check_of(&segments)) {
             return Err(broken("legs"));
         }
-        Ok(legs)
+        Ok(segments)
     }
 }
 
@@ -167,9 +167,9 @@ fn broken(field: &str) -> Error {
     Error::value(format!("the checkpoint is damaged: its field {field:?} isn't what a zarr_reader writes"))
 }
 
-/// Checks that the epoch and the position of a state follow from its legs.
-fn check_place(state: &Map<String, Value>, legs: &[Leg], samples: u64) -> Result<()> {
-    let Some(Leg { sharding, .. }) = legs.last() else { return Err(broken("legs")) };
+/// Checks that the epoch and the position of a state follow from its segments.
+fn check_place(state: &Map<String, Value>, segments: &[Segment], samples: u64) -> Result<()> {
+    let Some(Segment { sharding, .. }) = segments.last() else { return Err(broken("legs")) };
     let num_shards = sharding.num_shards as i64;
     let shard_id = state.get("shard_id").and_then(Value::as_i64).filter(|shard| (0..num_shards).contains(shard));
     let shard_id = shard_id.ok_or_else(|| broken("shard_id"))?;
@@ -181,7 +181,7 @@ fn check_place(state: &Map<String, Value>, legs: &[Leg], samples: u64) -> Result
         s.order.stick_to_shard = sharding.stick_to_shard;
     });
     // The epoch and the position don't depend on the shuffle.
-    let (order, delivered) = Order::new(&spec, samples)?.resume(legs)?;
+    let (order, delivered) = Order::new(&spec, samples)?.resume(segments)?;
     let (epoch, position) = order.locate(delivered);
     for (field, expected) in [("epoch", epoch), ("position", position)] {
         if state.get(field).and_then(Value::as_u64) != Some(expected) {
@@ -191,8 +191,8 @@ fn check_place(state: &Map<String, Value>, legs: &[Leg], samples: u64) -> Result
     Ok(())
 }
 
-fn leg_to_json(leg: &Leg) -> Value {
-    let Leg { sharding, epoch, rest, delivered } = leg;
+fn segment_to_json(segment: &Segment) -> Value {
+    let Segment { sharding, epoch, rest, delivered } = segment;
     let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
     json!({
         "num_shards": num_shards, "batch_size": batch_size, "pad_last_batch": pad_last_batch, "stick_to_shard": stick_to_shard,
@@ -200,9 +200,9 @@ fn leg_to_json(leg: &Leg) -> Value {
     })
 }
 
-/// Returns a hash of all fields of the legs.
-fn check_of(legs: &[Leg]) -> String {
-    let numbers = legs.iter().flat_map(|Leg { sharding, epoch, rest, delivered }| {
+/// Returns a hash of all fields of the segments.
+fn check_of(segments: &[Segment]) -> String {
+    let numbers = segments.iter().flat_map(|Segment { sharding, epoch, rest, delivered }| {
         let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
         let flags = u64::from(*pad_last_batch) | u64::from(*stick_to_shard) << 1;
         [*num_shards, *batch_size, flags, *epoch, *rest, *delivered]
@@ -210,7 +210,7 @@ fn check_of(legs: &[Leg]) -> String {
     digest(numbers, 1)
 }
 
-fn leg_from_json(value: &Value, samples: u64) -> Option<Leg> {
+fn segment_from_json(value: &Value, samples: u64) -> Option<Segment> {
     let number = |key: &str, from: u64, to: u64| value.get(key)?.as_u64().filter(|n| (from..=to).contains(n));
     let flag = |key: &str| value.get(key)?.as_bool();
     let sharding = Sharding {
@@ -219,7 +219,7 @@ fn leg_from_json(value: &Value, samples: u64) -> Option<Leg> {
         pad_last_batch: flag("pad_last_batch")?,
         stick_to_shard: flag("stick_to_shard")?,
     };
-    Some(Leg {
+    Some(Segment {
         sharding,
         epoch: number("epoch", 0, MAX_COUNT)?,
         rest: number("rest", 0, samples)?,

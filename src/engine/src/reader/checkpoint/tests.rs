@@ -75,7 +75,7 @@ fn a_state_comes_back_as_it_went() {
     });
     let it = identity(&spec);
     let text = it.write(&order(), 0, 64);
-    assert_eq!(it.read(&text).unwrap(), order().legs(64));
+    assert_eq!(it.read(&text).unwrap(), order().segments(64));
     let state: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&state["epoch"], &state["position"]), (&json!(1), &json!(58)), "for people");
     assert_eq!((&state["arrays"][0]["mean"], &state["arrays"][0]["stddev"]), (&json!(0.1), &json!(1e300)));
@@ -145,7 +145,7 @@ fn golden() {
         s.order.random_shuffle = true;
         s.order.initial_fill = 20;
     });
-    assert_eq!(identity(&spec).read(text).unwrap(), order().legs(8));
+    assert_eq!(identity(&spec).read(text).unwrap(), order().segments(8));
     let (mut now, then): (Value, Value) =
         (serde_json::from_str(&state(&spec)).unwrap(), serde_json::from_str(text).unwrap());
     // An entry that was added later.
