@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::arena::Arena;
 use super::{HostBlock, Lease};
@@ -42,6 +42,11 @@ impl HostArena {
         let range = self.free.shrink(lease.into_range(&self.block), bytes);
         // SAFETY: it is the beginning of the range, and the lease of all of it is gone.
         unsafe { Lease::new(&self.block, range, bytes) }
+    }
+
+    /// Returns the block, without keeping it alive.
+    pub(crate) fn block(&self) -> Weak<HostBlock> {
+        Arc::downgrade(&self.block)
     }
 
     /// Bytes of the block.

@@ -1,5 +1,6 @@
-//! Random worlds for the scheduler: random data sets, readers and memory limits, each run once in
-//! [`crate::scheduler::simulation`], which checks what the scheduler promises.
+//! Random worlds for the scheduler: random data sets, readers and memory limits, run in
+//! [`crate::scheduler::simulation`], which checks what the scheduler promises. Some readers are dropped, at any moment or
+//! after any batch. A new reader with another memory limit then restores their checkpoint and goes on.
 //!
 //! A world is a function of its seed: the same seed gives the same world again. This module stands above the reader,
 //! because it prepares readers and divides their memory as for users.
@@ -11,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::budget::MachineMemory;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
+use crate::order::Order;
 use crate::random::key;
-use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
+use crate::scheduler::simulation::random::{self, Life, Random, SimulatedReader};
 use stores::Prepared;
 
 /// Number of consecutive seeds whose worlds share their readers: to prepare a reader takes as long as some worlds.
@@ -35,31 +37,66 @@ fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
 /// Runs the world of `seed`.
 fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let mut random = Random::new(seed);
-    let reader = &readers[random.below(readers.len() as u64) as usize];
-    let (opened, chunk_index) = (&reader.opened, &reader.opened.chunk_index);
+    let prepared = &readers[random.below(readers.len() as u64) as usize];
+    let opened = &prepared.opened;
+    let batch = prepared.spec.batch_size as u64;
+    let first = random.below(3) * random.below(opened.order.samples());
+    let batches = 1 + random.below(10);
+    let (mut order, mut delivered, mut taken) = (opened.order.clone(), first, 0);
+    let mut expected = opened.order.clone();
+    for number in 0.. {
+        let mut life = Life { seed, unusual, batches: batches - taken, taken: batches - taken, work: u64::MAX };
+        // After two checkpoints the reader lives to the end.
+        match random.below(if number < 2 { 8 } else { 0 }) {
+            1 => life.work = random.below(60),
+            2 => life.taken = random.below(life.batches),
+            _ => {}
+        }
+        let reader = reader(prepared, &mut random, order.clone(), delivered)?;
+        let lived = random::live(&life, Random::new(key(&[seed, number])), reader)?;
+        for (sample, k) in lived.samples.into_iter().zip(first + taken * batch..) {
+            let expected = expected.sample(k);
+            if sample != expected {
+                return Err(Error::runtime(format!("expected {expected:?}, but sample {k} is {sample:?}")));
+            }
+        }
+        taken += lived.batches;
+        if lived.broken || taken == batches {
+            return Ok(());
+        }
+        delivered += lived.batches * batch;
+        let checkpoint = opened.identity.write(&order, prepared.spec.order.shard_id, delivered);
+        (order, delivered) = opened.order.resume(&opened.identity.read(&checkpoint)?)?;
+    }
+    Ok(())
+}
+
+/// Makes a reader of samples in this order that has delivered some of them, with random limits on memory.
+fn reader(prepared: &Prepared, random: &mut Random, order: Order, delivered: u64) -> Result<SimulatedReader> {
+    let Prepared { spec, opened, smallest } = prepared;
     // Draws a limit: the least that is possible, up to twice that, or several times that.
     let mut more = |least: u64| match random.below(3) {
         0 => least,
         1 => least + random.below(least),
         _ => least.saturating_mul(1 + random.below(8)),
     };
-    let spec = reader.spec.clone().with(|s| {
-        s.resources.host_memory_limit = Some(more(reader.smallest.host));
-        s.resources.device_memory_limit = (reader.smallest.device > 0).then(|| more(reader.smallest.device));
+    let spec = spec.clone().with(|s| {
+        s.resources.host_memory_limit = Some(more(smallest.host));
+        s.resources.device_memory_limit = (smallest.device > 0).then(|| more(smallest.device));
     });
     let mut config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
     config.rules.several_shards = random.below(2) == 0;
-    let reader = SimulatedReader {
-        chunk_index: Arc::clone(chunk_index),
+    Ok(SimulatedReader {
+        chunk_index: Arc::clone(&opened.chunk_index),
         ops: opened.ops.clone(),
-        order: opened.order.clone(),
+        order,
+        first_sample: delivered,
         batch_size: spec.batch_size,
         output_bytes: opened.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect(),
         config,
-    };
-    random::live(seed, random, reader, unusual)
+    })
 }
 
 /// A world that broke a promise.

@@ -4,17 +4,23 @@ use std::collections::{HashMap, VecDeque};
 
 use dali_zarr_kernels::{Job, Source};
 
+use super::lent;
 use crate::error::{Error, Result};
+use crate::order::Sample;
 use crate::plan::{BatchPlan, ChunkId};
+use crate::scheduler::Finished;
 use crate::scheduler::batches::Batches;
 
-/// The jobs of a planned batch.
+/// A planned batch.
 struct Expected {
+    samples: Vec<Sample>,
     /// The chunk that each job reads. `None`: it fills elements outside of the region of interest.
     jobs: Vec<Option<ChunkId>>,
     done: Vec<bool>,
     /// The index of each job, by output and by the offset of the first byte that the job writes there.
     by_place: HashMap<(u32, u64), usize>,
+    /// Addresses of its outputs. Empty until a job of it runs.
+    outputs: Vec<u64>,
 }
 
 /// The batches that were planned and not delivered yet.
@@ -30,9 +36,10 @@ impl Batched {
         Self { first: 0, list: VecDeque::new(), output_bytes }
     }
 
-    /// Records the jobs of a planned batch.
-    pub fn plan(&mut self, plan: &BatchPlan) {
-        let mut expected = Expected { jobs: Vec::new(), done: Vec::new(), by_place: HashMap::new() };
+    /// Records a planned batch of these samples.
+    pub fn plan(&mut self, samples: Vec<Sample>, plan: &BatchPlan) {
+        let (jobs, by_place, outputs) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut expected = Expected { samples, jobs, done: Vec::new(), by_place, outputs };
         let mut add = |job: &Job, chunk| {
             expected.by_place.insert((job.output, job.dst), expected.jobs.len());
             expected.jobs.push(chunk);
@@ -51,6 +58,7 @@ impl Batched {
             for (output, (&base, &bytes)) in batch.outputs.iter().zip(&self.output_bytes).enumerate() {
                 if (base..base + bytes).contains(&address) {
                     let expected = &mut self.list[(number - self.first) as usize];
+                    expected.outputs.clone_from(&batch.outputs);
                     let job = expected.by_place.get(&(output as u32, address - base)).copied();
                     let job =
                         job.ok_or_else(|| Error::runtime(format!("batch {number} has no job at {address:#x}")))?;
@@ -94,21 +102,33 @@ impl Batched {
         Ok(())
     }
 
-    /// Checks the next batch, which is delivered. An error must come from a chunk that failed.
+    /// Checks the next batch, which was delivered, and returns its samples. An error must come from a chunk that failed.
     ///
     /// # Errors
-    /// If it is incomplete, or failed for no reason.
-    pub fn deliver(&mut self, error: Option<&Error>, failed: impl Fn(ChunkId) -> bool) -> Result<()> {
+    /// If it is incomplete, has outputs to which its jobs did not write, or failed for no reason.
+    pub fn deliver(&mut self, finished: &Finished, failed: impl Fn(ChunkId) -> bool) -> Result<Vec<Sample>> {
         let number = self.first;
         let expected = self.list.pop_front().ok_or_else(|| Error::runtime("a batch that was never planned"))?;
         self.first += 1;
-        let left = expected.done.iter().filter(|done| !**done).count();
-        match error {
-            None if left > 0 => Err(Error::runtime(format!("batch {number} is delivered with {left} jobs left"))),
-            Some(e) if !expected.jobs.iter().flatten().any(|&chunk| failed(chunk)) => {
-                Err(e.within(format!("batch {number} fails though none of its chunks did")))
+        match finished {
+            Ok(batch) => {
+                let left = expected.done.iter().filter(|done| !**done).count();
+                if left > 0 {
+                    return Err(Error::runtime(format!("batch {number} is delivered with {left} jobs left")));
+                }
+                let outputs: Vec<u64> = match batch.buffers {
+                    Some(id) => lent(id, self.output_bytes.len()).collect(),
+                    None => batch.host.iter().map(|buffer| buffer.as_ptr() as u64).collect(),
+                };
+                if !expected.outputs.is_empty() && expected.outputs != outputs {
+                    return Err(Error::runtime(format!("batch {number} is delivered with the outputs of another")));
+                }
             }
-            _ => Ok(()),
+            Err(e) if !expected.jobs.iter().flatten().any(|&chunk| failed(chunk)) => {
+                return Err(e.within(format!("batch {number} fails though none of its chunks did")));
+            }
+            Err(_) => {}
         }
+        Ok(expected.samples)
     }
 }

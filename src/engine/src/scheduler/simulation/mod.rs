@@ -4,14 +4,18 @@
 //! devices. A [`World`] says how long each piece of work takes and how it ends. There are two worlds:
 //! - [`rehearsal`]: an ordinary machine on which nothing fails. `explain` counts a reader's reads with it.
 //! - [`random`]: anything happens, in any order, and everything that the scheduler promises is checked.
+//!
+//! [`shutdown`] drops the reader while work is under way.
 
 mod expected;
 mod memory;
 pub(crate) mod random;
 pub(crate) mod rehearsal;
+mod shutdown;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -24,6 +28,7 @@ use crate::memory::arena::Arena;
 use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
 use crate::scheduler::{DeviceArena, Finished, Rules, Scheduler, Setup};
+use shutdown::Block;
 
 /// The memory and the workers of a simulated reader.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +68,12 @@ const OUTPUTS: u64 = 1 << 52;
 const OUTPUT_SPACE: u64 = 1 << 40;
 /// Bytes of address space for all buffers of one output in host memory.
 const POOL_SPACE: u64 = 1 << 52;
+
+/// Returns the addresses of a set of device buffers for this number of outputs.
+fn lent(id: u64, outputs: usize) -> impl Iterator<Item = u64> {
+    let first = id * outputs as u64;
+    (first..first + outputs as u64).map(|output| OUTPUTS + output * OUTPUT_SPACE)
+}
 
 /// Work under way.
 pub(crate) enum SimulatedWork {
@@ -106,30 +117,42 @@ pub(crate) trait World {
 }
 
 /// Hands work to the simulation, in place of threads and devices.
-struct Backend(Sender<SimulatedWork>, Option<GpuConfig>);
+struct Backend {
+    work: Sender<SimulatedWork>,
+    gpu: Option<GpuConfig>,
+    /// Whether the device memory of chunks was freed.
+    freed: Arc<AtomicBool>,
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // The threads end here, and until then they use the memory.
+        assert!(!self.freed.load(Relaxed), "memory was freed before the threads ended");
+    }
+}
 
 impl Fetch for Backend {
     fn read(&mut self, read: Read, to: Lease) {
-        let _ = self.0.send(SimulatedWork::Read { read, to, copying: false });
+        let _ = self.work.send(SimulatedWork::Read { read, to, copying: false });
     }
     fn index(&mut self, shard: ShardId, _: String) {
-        let _ = self.0.send(SimulatedWork::Index(shard));
+        let _ = self.work.send(SimulatedWork::Index(shard));
     }
     fn report_copies(&self) {}
 }
 
 impl Decode for Backend {
     fn run(&self, task: Task) {
-        let _ = self.0.send(SimulatedWork::Task(task));
+        let _ = self.work.send(SimulatedWork::Task(task));
     }
 }
 
 impl Lanes for Backend {
     fn count(&self) -> usize {
-        self.1.map_or(0, |gpu| gpu.lanes)
+        self.gpu.map_or(0, |gpu| gpu.lanes)
     }
     fn limits(&self) -> WaveLimits {
-        self.1.map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |gpu| gpu.limits)
+        self.gpu.map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |gpu| gpu.limits)
     }
     fn upload(&self) -> Result<Box<dyn Upload>> {
         Err(Error::runtime("a simulation has no device"))
@@ -138,7 +161,7 @@ impl Lanes for Backend {
         Ok(None)
     }
     fn launch(&self, lane: usize, wave: Wave) {
-        let _ = self.0.send(SimulatedWork::Wave { lane, wave, copied: false });
+        let _ = self.work.send(SimulatedWork::Wave { lane, wave, copied: false });
     }
 }
 
@@ -149,6 +172,12 @@ pub(crate) struct Simulation {
     plan_requests: Receiver<()>,
     handed_out: Receiver<SimulatedWork>,
     finished: Receiver<Finished>,
+    /// The flag with which the owner stops the reader's threads.
+    stop: Arc<AtomicBool>,
+    /// The host memory of chunks.
+    staging: Weak<HostBlock>,
+    /// Whether the device memory of chunks was freed.
+    freed: Arc<AtomicBool>,
     /// The simulated time: nanoseconds since the beginning.
     now: u64,
     /// When the consumer last took a batch.
@@ -165,26 +194,29 @@ impl Simulation {
         let (plan, plan_requests) = unbounded();
         let (sender, handed_out) = unbounded();
         let (finished_sender, finished) = unbounded();
-        let backend = || Backend(sender.clone(), config.gpu);
+        let freed = Arc::new(AtomicBool::new(false));
+        let backend = || Backend { work: sender.clone(), gpu: config.gpu, freed: Arc::clone(&freed) };
         let pool = |(base, &bytes): (u64, &usize)| Pool::invented(bytes, config.rules.max_active, base);
         let pools = match config.gpu {
             Some(_) => Vec::new(),
             None => (OUTPUTS..).step_by(POOL_SPACE as usize).zip(output_bytes).map(pool).collect(),
         };
+        let staging = HostArena::new(HostBlock::invented(STAGING, config.staging));
+        let block = staging.block();
         let scheduler = Scheduler::new(Setup {
             shared: shared.clone(),
             rules: Rules { index_output: false, ..config.rules },
             fetch: Box::new(backend()),
             decode: Box::new(backend()),
             lanes: config.gpu.map(|_| Box::new(backend()) as Box<dyn Lanes>),
-            staging: HostArena::new(HostBlock::invented(STAGING, config.staging)),
+            staging,
             slots: config.gpu.map(|gpu| DeviceArena { arena: Arena::new(gpu.slots), base: SLOTS }),
             gds_buffer: None,
             gds: false,
             pools,
             plan,
             finished: finished_sender,
-            memory: Vec::new(),
+            memory: vec![Box::new(Block(Arc::clone(&freed)))],
         });
         let mut simulation = Self {
             scheduler,
@@ -192,6 +224,9 @@ impl Simulation {
             plan_requests,
             handed_out,
             finished,
+            stop: Arc::clone(&shared.stop),
+            staging: block,
+            freed,
             now: 0,
             taken: 0,
             under_way: BTreeMap::new(),
@@ -204,13 +239,8 @@ impl Simulation {
     }
 
     fn lend(&mut self, id: u64) {
-        let outputs = self.chunk_index.planner.geometry().outputs.len() as u64;
-        let address = |output| OUTPUTS + (id * outputs + output) * OUTPUT_SPACE;
-        self.scheduler.handle(Event::Lent(DeviceBuffers {
-            id,
-            outputs: (0..outputs).map(address).collect(),
-            ready: 0,
-        }));
+        let outputs = lent(id, self.chunk_index.planner.geometry().outputs.len()).collect();
+        self.scheduler.handle(Event::Lent(DeviceBuffers { id, outputs, ready: 0 }));
     }
 
     fn start(&mut self, world: &mut impl World, work: SimulatedWork) -> Result<()> {

@@ -4,7 +4,8 @@
 //! - no two pieces of work write to the same memory, and memory in use is not overwritten;
 //! - each element of a delivered batch was written once, from the chunk that it lies in;
 //! - a batch fails only if one of its chunks did;
-//! - all memory is given back.
+//! - all memory is given back;
+//! - a reader that is dropped at any moment ends, and delivers no batch with work that was skipped.
 //!
 //! A world is a function of its seed: the same seed gives the same world again.
 //!
@@ -22,15 +23,15 @@ use self::faults::{Faults, MissingKeys};
 use self::world::RandomWorld;
 use super::expected::Batched;
 use super::memory::Memory;
+use super::shutdown::Late;
 use super::{Config, Simulation};
 use crate::assemble::Ops;
-use crate::chunk_index::{ChunkIndex, Location};
+use crate::chunk_index::ChunkIndex;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::memory::arena::Range;
 use crate::messages::Shared;
-use crate::order::Order;
-use crate::plan::ChunkId;
+use crate::order::{Order, Sample};
 use crate::random::{GOLDEN, below, key, mix};
 use crate::scheduler::Scheduler;
 use crate::scheduler::chunks::ChunkState;
@@ -67,6 +68,8 @@ pub(crate) struct SimulatedReader {
     pub chunk_index: Arc<ChunkIndex>,
     pub ops: Ops,
     pub order: Order,
+    /// The number in `order` of the first sample that the reader delivers.
+    pub first_sample: u64,
     /// Number of samples of a batch.
     pub batch_size: usize,
     /// Bytes of each output of a batch.
@@ -74,14 +77,37 @@ pub(crate) struct SimulatedReader {
     pub config: Config,
 }
 
-/// Runs the world of `seed` with this reader. `random` gives the world's next random numbers. In an `unusual` world
-/// some chunks are oversized.
+/// What a world does with its reader.
+pub(crate) struct Life {
+    /// The world's seed.
+    pub seed: u64,
+    /// Whether some chunks are oversized.
+    pub unusual: bool,
+    /// Number of batches that have samples.
+    pub batches: u64,
+    /// Number of batches that are taken before the reader is dropped.
+    pub taken: u64,
+    /// Number of pieces of work that may begin before the reader is dropped.
+    pub work: u64,
+}
+
+/// What came of a reader.
+#[derive(Default)]
+pub(crate) struct Lived {
+    /// The samples of the batches that were taken.
+    pub samples: Vec<Sample>,
+    /// Number of batches that were taken.
+    pub batches: u64,
+    /// Whether a lane or a thread died. Then `samples` may not have all samples of all batches.
+    pub broken: bool,
+}
+
+/// Runs the reader in a world, until it is dropped. `random` gives the world's next random numbers.
 ///
 /// # Errors
 /// If the scheduler breaks a promise.
-pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusual: bool) -> Result<()> {
-    let SimulatedReader { chunk_index, ops, order, batch_size, output_bytes, config } = reader;
-    let samples = order.samples();
+pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> Result<Lived> {
+    let SimulatedReader { chunk_index, ops, order, first_sample, batch_size, output_bytes, config } = reader;
     let shared = Shared {
         chunk_index: Arc::clone(&chunk_index),
         ops: Arc::new(ops),
@@ -94,16 +120,15 @@ pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusu
     let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
     let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
     let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
-    let batches = 1 + random.below(10);
     let mut world = RandomWorld {
-        unusual,
+        unusual: life.unusual,
         chunk_index: &chunk_index,
-        missing: MissingKeys { seed, chunk_index: &chunk_index, share },
+        missing: MissingKeys { seed: life.seed, chunk_index: &chunk_index, share },
         faults,
         order,
-        next_sample: random.below(3) * random.below(samples),
+        next_sample: first_sample,
         batch_size: batch_size as u64,
-        to_plan: batches,
+        to_plan: life.batches,
         times: std::array::from_fn(|_| 1 << random.below(12)),
         planner_takes_time: random.chance(0.6),
         eager: random.below(101) as f64 / 100.0,
@@ -114,30 +139,35 @@ pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusu
         failed: HashSet::new(),
         failed_shards: HashSet::new(),
         broken: false,
-        left: if random.chance(0.1) { 1 + random.below(60) } else { u64::MAX },
+        left: life.work,
         dropped: false,
         random,
     };
     let mut simulation = Simulation::new(&shared, config, &output_bytes);
-    let result = last(&mut simulation, &mut world, batches);
-    if world.dropped { Ok(()) } else { result }
+    let mut lived = Lived::default();
+    let result = take(&mut simulation, &mut world, life, &mut lived);
+    if !world.dropped {
+        result?;
+    }
+    // What is under way may still begin its second step.
+    world.left = u64::MAX;
+    let late = Late { handled: world.random.below(8), heard: world.random.below(8) };
+    for finished in simulation.shut_down(&mut world, &late)? {
+        world.delivered(&finished)?;
+    }
+    lived.broken = world.broken;
+    Ok(lived)
 }
 
-/// Takes all batches, and checks that all memory was given back.
-fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) -> Result<()> {
-    for _ in 0..batches {
+/// Takes the batches. If it takes all of them, it checks that all memory is given back.
+fn take(simulation: &mut Simulation, world: &mut RandomWorld<'_>, life: &Life, lived: &mut Lived) -> Result<()> {
+    for _ in 0..life.taken {
         let finished = simulation.next_batch(world)?;
-        if !world.broken {
-            let (failed, shards, chunk_index) = (&world.failed, &world.failed_shards, world.chunk_index);
-            let failed = |id: ChunkId| {
-                let index = match chunk_index.location(id) {
-                    Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
-                    Location::Key | Location::Range(_) => false,
-                };
-                failed.contains(&id) || index
-            };
-            world.batches.deliver(finished.as_ref().err(), failed)?;
-        }
+        lived.samples.extend(world.delivered(&finished)?);
+        lived.batches += 1;
+    }
+    if life.taken < life.batches {
+        return Ok(());
     }
     simulation.run_until_idle(world)?;
     if world.broken { Ok(()) } else { balance(&simulation.scheduler) }

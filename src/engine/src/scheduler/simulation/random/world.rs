@@ -9,7 +9,7 @@ use dali_zarr_kernels::{Job, Layout};
 
 use super::Random;
 use super::faults::{Faults, MissingKeys};
-use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
+use crate::chunk_index::{ChunkIndex, Entries, Location, Plan, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::messages::{
@@ -19,10 +19,10 @@ use crate::messages::{
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::random::{below, mix};
-use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::expected::Batched;
 use crate::scheduler::simulation::memory::{Held, Memory, Span};
 use crate::scheduler::simulation::{SimulatedWork, World};
+use crate::scheduler::{Finished, Scheduler};
 
 /// The surroundings of one scheduler.
 pub(super) struct RandomWorld<'a> {
@@ -52,10 +52,29 @@ pub(super) struct RandomWorld<'a> {
     pub broken: bool,
     /// Number of pieces of work that may still begin before the reader is dropped.
     pub left: u64,
+    /// Whether the reader was dropped because of this number.
     pub dropped: bool,
 }
 
 impl RandomWorld<'_> {
+    /// Checks the next batch, which was delivered, and returns its samples: none after a thread died.
+    ///
+    /// # Errors
+    /// If it is incomplete, or failed though none of its chunks did.
+    pub fn delivered(&mut self, finished: &Finished) -> Result<Vec<Sample>> {
+        if self.broken {
+            return Ok(Vec::new());
+        }
+        let (failed, shards, chunk_index) = (&self.failed, &self.failed_shards, self.chunk_index);
+        self.batches.deliver(finished, |id| {
+            let index = match chunk_index.location(id) {
+                Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
+                Location::Key | Location::Range(_) => false,
+            };
+            failed.contains(&id) || index
+        })
+    }
+
     fn begin_read(&mut self, read: &Read, to: Span, scheduler: &Scheduler) -> Result<()> {
         let group = scheduler.reads.get(read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
         let chunk = |handle: Handle| scheduler.chunks[handle].id;
@@ -361,11 +380,17 @@ fn fault(what: &str) -> Error {
 
 impl World for RandomWorld<'_> {
     fn begin(&mut self, now: u64, work: &SimulatedWork, scheduler: &Scheduler) -> Result<u64> {
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 {
+        let begun = matches!(
+            work,
+            SimulatedWork::Lend(_)
+                | SimulatedWork::Read { copying: true, .. }
+                | SimulatedWork::Wave { copied: true, .. }
+        );
+        if !begun && self.left == 0 {
             self.dropped = true;
-            return Err(fault("the reader's life"));
+            return Err(Error::runtime("the reader is dropped in this world"));
         }
+        self.left -= u64::from(!begun);
         let kind = match work {
             SimulatedWork::Plan => 0,
             SimulatedWork::Read { read, to, copying } => {
@@ -423,7 +448,7 @@ impl World for RandomWorld<'_> {
         let samples: Vec<Sample> = (self.next_sample..self.next_sample + batch).map(|k| self.order.sample(k)).collect();
         self.next_sample += batch;
         let plan = self.chunk_index.plan(&samples);
-        self.batches.plan(&plan.batch);
+        self.batches.plan(samples, &plan.batch);
         plan
     }
 
