@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::chunks::{ChunkState, OutputPart, Wanted};
+use super::chunks::{DecodedMemory, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::Group;
 use crate::chunk_index::{Location, Place, Route};
@@ -51,7 +51,7 @@ impl Scheduler {
             }
             let Some(head) = self.chunks.head(self.batches.active_end()) else { return };
             // Local and remote reads share one queue. If the first chunk can't be read now, the others wait too.
-            let Place { location, remote, .. } = self.chunks[head.handle].place;
+            let Place { location, remote, .. } = self.chunks[head.handle].place();
             if !self.reads.may_begin(remote, time) {
                 return;
             }
@@ -92,25 +92,25 @@ impl Scheduler {
             return None;
         }
         let chunk = &self.chunks[handle];
-        let &first = chunk.users.first()?;
+        let &first = chunk.users().first()?;
         // If another batch needs the chunk soon, it must be kept in a slot. If a later batch does, the chunk would be
         // evicted before anyway.
         let soon = self.rules.lookahead as u64 / 2;
         // While the next batch is not planned, it may need the chunk. A late planner must not cost reads.
-        if self.batches.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - first.0 <= soon) {
+        if self.batches.planner_is_late() || chunk.users().get(1).is_some_and(|&(next, _)| next - first.0 <= soon) {
             return None;
         }
-        self.batches.whole_copy(first, &self.shared.ops, chunk.place.decoded)
+        self.batches.whole_copy(first, &self.shared.ops, chunk.place().decoded)
     }
 
     /// Whether the CPU decodes the chunk to page-locked memory, from which it is copied to the GPU.
     pub(super) fn decodes_on_host(&self, handle: Handle) -> bool {
-        self.on_gpu() && self.chunks[handle].place.route == Route::Cpu
+        self.on_gpu() && self.chunks[handle].place().route == Route::Cpu
     }
 
     /// Returns the bytes of staging and of slots that a chunk takes while and after it is decoded.
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
-        let decoded = arena::rounded(self.chunks[handle].place.decoded);
+        let decoded = arena::rounded(self.chunks[handle].place().decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
         (host_decoded, if self.output_part(handle).is_some() { 0 } else { decoded })
     }
@@ -120,59 +120,60 @@ impl Scheduler {
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
-        let decoded = self.chunks[handle].place.decoded;
+        let decoded = self.chunks[handle].place().decoded;
         let part = self.output_part(handle);
         if let Some(lease) = part.and_then(|part| self.batches.lend_part(part, decoded)) {
-            let chunk = &mut self.chunks[handle];
-            (chunk.decoded, chunk.output) = (Some(lease), part);
+            self.chunks[handle].reserve(DecodedMemory { host: Some((lease, part)), slot: None });
             return Ok(());
         }
         if !self.on_gpu() {
-            self.chunks[handle].decoded = Some(self.memory.take_staging(decoded).ok_or(MemoryKind::Slots)?);
+            let lease = self.memory.take_staging(decoded).ok_or(MemoryKind::Slots)?;
+            self.chunks[handle].reserve(DecodedMemory { host: Some((lease, None)), slot: None });
             return Ok(());
         }
         let slot = self.memory.take_slot(decoded).ok_or(MemoryKind::Slots)?;
+        let mut host = None;
         if self.decodes_on_host(handle) {
             let Some(host_decoded) = self.memory.take_staging(decoded) else {
                 self.memory.release_slot(slot);
                 return Err(MemoryKind::Staging);
             };
-            self.chunks[handle].decoded = Some(host_decoded);
+            host = Some((host_decoded, None));
         }
-        self.chunks[handle].slot = Some(slot);
+        self.chunks[handle].reserve(DecodedMemory { host, slot: Some(slot) });
         Ok(())
     }
 
     /// Gives back the memory that was reserved for the decoded bytes of a chunk. No thread may have it.
     pub(super) fn release_decoded(&mut self, handle: Handle) {
-        let chunk = &mut self.chunks[handle];
-        match (chunk.decoded.take(), chunk.output.take()) {
-            (Some(lease), Some(part)) => self.batches.give_back(part, lease),
-            (Some(lease), None) => self.memory.give_back(lease),
-            (None, _) => {}
+        let DecodedMemory { host, slot } = self.chunks[handle].release();
+        match host {
+            Some((lease, Some(part))) => self.batches.give_back(part, lease),
+            Some((lease, None)) => self.memory.give_back(lease),
+            None => {}
         }
-        if let Some(slot) = chunk.slot.take() {
+        if let Some(slot) = slot {
             self.memory.release_slot(slot);
         }
     }
 
     /// Whether the thread that reads the chunk also copies it to its slot on the device.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
-        self.on_gpu() && self.chunks[handle].place.uploads()
+        self.on_gpu() && self.chunks[handle].place().uploads()
     }
 
     /// Admits a chunk that is the whole value of a key. Returns false if memory is short.
     pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
         let handle = head.handle;
         let chunk_index = Arc::clone(&self.shared.chunk_index);
-        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].place());
         // On the CPU an uncompressed chunk is read to its final place.
         let in_place = route == Route::Raw && !self.on_gpu();
         let (most, range) = match route {
             Route::Raw => (decoded, ReadRange::Exact),
             _ => {
                 let usual = || chunk_index.part(id).format.usual_encoded_bytes(decoded);
-                (self.chunks[handle].oversized.unwrap_or_else(usual), ReadRange::Whole)
+                (self.chunks[handle].oversized().unwrap_or_else(usual), ReadRange::Whole)
             }
         };
         let (host_decoded, slots) = self.takes_decoded(handle);
@@ -183,7 +184,7 @@ impl Scheduler {
             return false;
         }
         let to = match in_place {
-            true => self.chunks[handle].decoded.take(),
+            true => self.chunks[handle].lend_decoded(),
             false => self.memory.take_staging(most),
         };
         let Some(to) = to else {
@@ -200,7 +201,7 @@ impl Scheduler {
                 return false;
             }
         };
-        let mut group = Group::new(vec![(handle, 0, None)], self.chunks[handle].place.remote);
+        let mut group = Group::new(vec![(handle, 0, None)], self.chunks[handle].place().remote);
         (group.in_place, group.gds_buffer) = (in_place, gds_buffer);
         self.read(group, to, (None, range, None), id);
         true
@@ -210,7 +211,7 @@ impl Scheduler {
     /// chunk.
     pub(super) fn end_lease(&mut self, to: Lease, in_place: Option<Handle>) {
         match in_place {
-            Some(handle) => self.chunks[handle].decoded = Some(to),
+            Some(handle) => self.chunks[handle].return_decoded(to),
             None => self.memory.give_back(to),
         }
     }
@@ -226,12 +227,12 @@ impl Scheduler {
     ) {
         let mut uploads = Vec::new();
         for &(handle, offset, _) in &group.chunks {
-            self.chunks[handle].state = ChunkState::Fetching;
+            self.chunks[handle].fetch();
             if self.is_uploaded(handle)
-                && let Some(slot) = &self.chunks[handle].slot
+                && let Some(slot) = self.chunks[handle].slot()
             {
                 let address = self.memory.slot_address(slot);
-                uploads.push((offset, self.chunks[handle].place.decoded, address));
+                uploads.push((offset, self.chunks[handle].place().decoded, address));
             }
         }
         let pieces = match &self.shared.cache {
@@ -280,8 +281,8 @@ impl Scheduler {
         let kind = MemoryKind::GdsBuffer;
         let applies = bytes >= MIN_GDS_BYTES
             && bytes <= self.memory.capacity(kind)
-            && self.chunks[handle].place.route == Route::Gpu
-            && self.in_files(self.chunks[handle].id);
+            && self.chunks[handle].place().route == Route::Gpu
+            && self.in_files(self.chunks[handle].id());
         if applies { self.memory.take_gds_buffer(bytes).map(Some).ok_or(kind) } else { Ok(None) }
     }
 }

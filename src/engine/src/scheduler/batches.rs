@@ -214,32 +214,32 @@ impl Batches {
     /// served. Users whose batch was delivered with an error are dropped.
     pub fn serve(&mut self, chunk: &mut Chunk, from: JobSource, most: usize, assembly: &mut Assembly) -> usize {
         let end = self.active_end();
-        let n = chunk.users.iter().take(most).take_while(|(number, _)| *number < end).count();
+        let n = chunk.uses_before(end).min(most);
         let mut served = 0;
-        for &(number, i) in &chunk.users[..n] {
+        for at in 0..n {
+            let (number, i) = chunk.users()[at];
             let Some(batch) = self.get(number) else { continue };
             let range = batch.plan.uses[i as usize].jobs.clone();
             assembly.jobs.extend(batch.plan.jobs[range].iter().map(|job| addressed(job, &batch.outputs, from)));
             assembly.serves(number, batch.ready());
-            chunk.serving.push(number);
+            chunk.serves(number);
             served += 1;
         }
-        chunk.users.drain(..n);
+        chunk.remove_uses(n);
         served
     }
 
     /// If the chunk failed, fails the active batches that need it.
     pub fn fail(&mut self, chunk: &mut Chunk) {
-        let ChunkState::Failed(error) = &chunk.state else { return };
-        let end = self.active_end();
-        let n = chunk.users.iter().take_while(|(number, _)| *number < end).count();
-        for &(number, _) in &chunk.users[..n] {
+        let ChunkState::Failed(error) = chunk.state() else { return };
+        let n = chunk.uses_before(self.active_end());
+        for &(number, _) in &chunk.users()[..n] {
             self.fail_batch(number, error);
             if let Some(batch) = self.get_mut(number) {
                 batch.remaining -= 1;
             }
         }
-        chunk.users.drain(..n);
+        chunk.remove_uses(n);
     }
 
     /// Fails the batch with this number, unless it was delivered or has failed already.

@@ -8,7 +8,7 @@ use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::Member;
-use crate::chunk_index::{Location, Route};
+use crate::chunk_index::{Location, Place, Route};
 use crate::error::{Error, Result};
 use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
@@ -36,7 +36,7 @@ impl Scheduler {
         Stats::add(&self.shared.stats.chunks_read, members.len() as u64);
         match in_place {
             Some(handle) => {
-                self.chunks[handle].decoded = Some(to);
+                self.chunks[handle].return_decoded(to);
                 self.reads.forget(id, &mut self.memory);
             }
             None => {
@@ -44,7 +44,7 @@ impl Scheduler {
                 for &(handle, offset, len) in &members {
                     if !self.is_uploaded(handle) {
                         let bytes = bytes.part(offset, len.unwrap_or(read));
-                        self.chunks[handle].payload = Some(Payload { group: id, bytes });
+                        self.chunks[handle].set_payload(Some(Payload { group: id, bytes }));
                     }
                 }
                 self.reads.keep(id, bytes, &mut self.memory);
@@ -62,7 +62,7 @@ impl Scheduler {
         // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
         let again = members.len() > 1 && result.is_err();
         for &(handle, ..) in members {
-            if again && matches!(self.chunks[handle].place.location, Location::Range(_)) {
+            if again && matches!(self.chunks[handle].place().location, Location::Range(_)) {
                 self.read_unmerged(handle);
                 continue;
             }
@@ -70,9 +70,9 @@ impl Scheduler {
             let state = match result {
                 Err(e) => ChunkState::Failed(e.clone()),
                 // The shard was deleted after its index was read. Its chunks must not become fill values.
-                _ if matches!(chunk.place.location, Location::Shard(..)) => {
+                _ if matches!(chunk.place().location, Location::Shard(..)) => {
                     let gone = Error::runtime("the shard vanished while it was read");
-                    ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id)))
+                    ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id())))
                 }
                 _ => ChunkState::Missing,
             };
@@ -89,16 +89,16 @@ impl Scheduler {
         for &(handle, ..) in members {
             let uploaded = self.is_uploaded(handle);
             let chunk = &mut self.chunks[handle];
-            if std::mem::replace(&mut chunk.read, true) {
+            if chunk.mark_read() {
                 Stats::add(&self.shared.stats.chunks_read_again, 1);
             }
             if uploaded {
-                (chunk.state, chunk.layout) = (ChunkState::Ready, Layout::NONE);
+                chunk.uploaded();
                 Stats::add(&self.shared.stats.chunks_uncompressed, 1);
                 self.serve_ready(handle, 1);
                 continue;
             }
-            let (route, decoded) = (chunk.place.route, chunk.place.decoded);
+            let Place { route, decoded, .. } = chunk.place();
             if on_gpu && route != Route::Cpu {
                 self.queue_for_lane(handle);
                 continue;
@@ -122,20 +122,18 @@ impl Scheduler {
         for &handle in handles {
             let first = task.assembly.jobs.len();
             if self.on_gpu() {
-                let chunk = &mut self.chunks[handle];
-                chunk.state = ChunkState::Decoding;
-                chunk.pins += 1;
+                self.chunks[handle].decode();
             } else {
                 self.serve_decoding(handle, &mut task.assembly);
                 // A chunk that is decoded to an output needs no job.
-                if self.chunks[handle].output.is_some() {
+                if self.chunks[handle].output().is_some() {
                     task.assembly.jobs.truncate(first);
                 }
             }
             let jobs = first..task.assembly.jobs.len();
             let chunk = &mut self.chunks[handle];
-            let decoded = chunk.decoded.take().expect("reserved on admission");
-            task.items.push(Item { id: chunk.id, handle, encoded: chunk.payload.take(), decoded, jobs });
+            let decoded = chunk.lend_decoded().expect("reserved on admission");
+            task.items.push(Item { id: chunk.id(), handle, encoded: chunk.take_payload(), decoded, jobs });
         }
         let n = task.assembly.jobs.len();
         task.ready_jobs = n..n;
@@ -146,20 +144,20 @@ impl Scheduler {
     /// Takes back the memory of a chunk from a decode thread.
     pub(super) fn take_back(&mut self, ItemDone { outcome, encoded, decoded }: ItemDone) -> Outcome {
         let chunk = &mut self.chunks[outcome.handle];
-        (chunk.payload, chunk.decoded) = (encoded, Some(decoded));
+        chunk.set_payload(encoded);
+        chunk.return_decoded(decoded);
         outcome
     }
 
     /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`.
     pub(super) fn serve_decoding(&mut self, handle: Handle, assembly: &mut Assembly) {
         // The lane that decodes the chunk sets the order of its bytes.
-        self.chunks[handle].layout = Layout::NONE;
+        self.chunks[handle].reset_layout();
         let from = self.job_source(handle);
         let chunk = &mut self.chunks[handle];
-        chunk.state = ChunkState::Decoding;
-        chunk.pins += 1;
+        chunk.decode();
         // A chunk that is decoded to an output serves only the user that it was admitted for.
-        let most = if chunk.output.is_some() { 1 } else { usize::MAX };
+        let most = if chunk.output().is_some() { 1 } else { usize::MAX };
         let served = self.batches.serve(chunk, from, most, assembly);
         Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
@@ -167,10 +165,10 @@ impl Scheduler {
     /// Returns where the jobs of a chunk read its elements.
     fn job_source(&self, handle: Handle) -> JobSource {
         let chunk = &self.chunks[handle];
-        match (&chunk.state, &chunk.slot, &chunk.decoded) {
+        match (chunk.state(), chunk.slot(), chunk.decoded()) {
             (ChunkState::Missing, ..) => JobSource::Missing,
-            (_, Some(slot), _) => JobSource::Slot(self.memory.slot_address(slot), chunk.layout),
-            (_, None, Some(lease)) => JobSource::Slot(lease.address(), chunk.layout),
+            (_, Some(slot), _) => JobSource::Slot(self.memory.slot_address(slot), chunk.layout()),
+            (_, None, Some(lease)) => JobSource::Slot(lease.address(), chunk.layout()),
             (_, None, None) => JobSource::Slot(0, Layout::NONE),
         }
     }
@@ -182,7 +180,7 @@ impl Scheduler {
     pub(super) fn served(&mut self, served: &[Served], pinned: &[Handle]) {
         self.batches.served(served);
         for &handle in pinned {
-            self.chunks[handle].pins -= 1;
+            self.chunks[handle].unpin();
             self.keep_or_drop(handle);
         }
     }
@@ -190,20 +188,19 @@ impl Scheduler {
     /// Handles the end of a chunk's task or wave: it is decoded or failed, and its jobs have run.
     pub(super) fn completed(&mut self, Outcome { handle, result }: Outcome) {
         let chunk = &mut self.chunks[handle];
-        chunk.pins -= 1;
-        match result {
-            Ok(layout) => chunk.layout = layout,
+        chunk.unpin();
+        let layout = match result {
+            Ok(layout) => layout,
             Err(e) => {
                 self.undecodable(handle, e);
                 return;
             }
-        }
-        chunk.serving.clear();
-        chunk.state = ChunkState::Ready;
-        if let Some(payload) = chunk.payload.take() {
+        };
+        let (encoded, output) = (chunk.decoded_as(layout), chunk.output());
+        if let Some(payload) = encoded {
             self.reads.release(payload, &mut self.memory);
         }
-        match chunk.output {
+        match output {
             None => self.serve_resolved(handle),
             Some(_) => {
                 self.release_decoded(handle);
@@ -221,12 +218,12 @@ impl Scheduler {
     fn forget(&self, handle: Handle) {
         let (chunk_index, Some(cache)) = (&self.shared.chunk_index, &self.shared.cache) else { return };
         let chunk = &self.chunks[handle];
-        let number = chunk_index.store_number(chunk.id.array, chunk.id.part);
-        let (part, len) = match chunk.place.location {
+        let number = chunk_index.store_number(chunk.id().array, chunk.id().part);
+        let (part, len) = match chunk.place().location {
             Location::Key | Location::Unread(_) => (ByteRange::Whole, 0),
             Location::Range(_) => {
                 // It may have been read alone, or in a merged read. The cache names these in different ways.
-                if let Some(Extent { object, offset, len, .. }) = chunk_index.extent(chunk.id) {
+                if let Some(Extent { object, offset, len, .. }) = chunk_index.extent(chunk.id()) {
                     cache.forget(&cache.name(number, &object, ByteRange::From(offset), len as usize));
                 }
                 (ByteRange::Whole, 0)
@@ -236,7 +233,7 @@ impl Scheduler {
                 None => return,
             },
         };
-        cache.forget(&cache.name(number, &chunk_index.key(chunk.id), part, len));
+        cache.forget(&cache.name(number, &chunk_index.key(chunk.id()), part, len));
     }
 
     /// Handles a chunk that is missing or failed: frees its memory and serves its active users.
@@ -245,12 +242,12 @@ impl Scheduler {
             Stats::add(&self.shared.stats.chunks_missing, 1);
         }
         let chunk = &mut self.chunks[handle];
-        let (serving, payload) = (std::mem::take(&mut chunk.serving), chunk.payload.take());
+        let (serving, payload) = (chunk.take_serving(), chunk.take_payload());
         self.release_decoded(handle);
         if let ChunkState::Failed(e) = &state {
             serving.into_iter().for_each(|number| self.batches.fail_batch(number, e));
         }
-        self.chunks[handle].state = state;
+        self.chunks[handle].resolve(state);
         if let Some(payload) = payload {
             self.reads.release(payload, &mut self.memory);
         }
@@ -268,17 +265,16 @@ impl Scheduler {
         let from = self.job_source(handle);
         self.chunks.unkeep(handle);
         let chunk = &mut self.chunks[handle];
-        if !chunk.users.is_empty() {
-            if matches!(chunk.state, ChunkState::Failed(_)) {
+        if !chunk.users().is_empty() {
+            if matches!(chunk.state(), ChunkState::Failed(_)) {
                 self.batches.fail(chunk);
             } else {
                 let served = self.batches.serve(chunk, from, usize::MAX, &mut self.ready_jobs.assembly);
                 if served > 0 {
-                    chunk.serving.clear();
-                    chunk.pins += 1;
+                    chunk.pin();
                     self.ready_jobs.pinned.push(handle);
                 }
-                if matches!(chunk.state, ChunkState::Ready) {
+                if matches!(chunk.state(), ChunkState::Ready) {
                     Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(fresh) as u64);
                 }
             }
@@ -312,11 +308,11 @@ impl Scheduler {
     fn keep_or_drop(&mut self, handle: Handle) {
         let (no_shortage, late) = (self.shortage.is_none(), self.batches.planner_is_late());
         let chunk = &mut self.chunks[handle];
-        if chunk.pins > 0 || !chunk.state.is_resolved() {
+        if chunk.is_pinned() || !chunk.state().is_resolved() {
             return;
         }
-        match (chunk.users.first(), chunk.has_decoded()) {
-            (Some(&(batch, _)), true) => {
+        match (chunk.first_batch(), chunk.has_decoded()) {
+            (Some(batch), true) => {
                 let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
                 // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
                 // window.
@@ -341,14 +337,14 @@ impl Scheduler {
     /// Frees the memory of a chunk whose merged read failed, and queues the chunk again. It will be read alone.
     fn read_unmerged(&mut self, handle: Handle) {
         self.release_decoded(handle);
-        self.chunks[handle].unmerged = true;
+        self.chunks[handle].unmerge();
         self.requeue(handle);
     }
 
     /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it.
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
-        chunk.place.route = self.shared.chunk_index.route(chunk.id);
+        chunk.place_mut().route = self.shared.chunk_index.route(chunk.id());
         self.chunks.requeue(handle, self.batches.active_end());
     }
 

@@ -1,7 +1,6 @@
 //! Hands waves to the lanes of a GPU, and chunks to decode threads that decode in the GPU's place.
 
 use super::Scheduler;
-use super::chunks::ChunkState;
 use super::waves::{WaitingChunk, WaveContext};
 use crate::chunk_index::Route;
 use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
@@ -12,13 +11,13 @@ impl Scheduler {
     pub(super) fn queue_for_lane(&mut self, handle: Handle) {
         let active_end = self.batches.active_end();
         let chunk = &mut self.chunks[handle];
-        chunk.state = ChunkState::Fetched;
+        chunk.await_lane();
         self.waves.push(WaitingChunk {
             handle,
-            content: if chunk.place.route == Route::Gpu { Content::Encoded } else { Content::Decoded },
-            bytes: chunk.payload.as_ref().map_or(0, |payload| payload.bytes.len()),
-            decoded: chunk.place.decoded,
-            uses: chunk.users.iter().take_while(|(batch, _)| *batch < active_end).count() as u32,
+            content: if chunk.place().route == Route::Gpu { Content::Encoded } else { Content::Decoded },
+            bytes: chunk.payload().map_or(0, |payload| payload.bytes.len()),
+            decoded: chunk.place().decoded,
+            uses: chunk.uses_before(active_end) as u32,
         });
     }
 
@@ -30,10 +29,7 @@ impl Scheduler {
             && let Some(host_decoded) = self.memory.take_staging(decoded)
         {
             self.waves.begin_shared();
-            let chunk = &mut self.chunks[handle];
-            chunk.decoded = Some(host_decoded);
-            chunk.place.route = Route::Cpu;
-            chunk.is_shared = true;
+            self.chunks[handle].share(host_decoded);
             Stats::add(&self.shared.stats.chunks_shared, 1);
             self.decode(&[handle]);
         }
@@ -43,16 +39,18 @@ impl Scheduler {
     /// decoded bytes for a lane.
     pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
         let chunk = &mut self.chunks[handle];
-        chunk.pins -= 1;
-        if std::mem::take(&mut chunk.is_shared) {
+        chunk.unpin();
+        if chunk.end_sharing() {
             self.waves.sharing.end();
         }
         if let Err(e) = result {
             self.undecodable(handle, e);
             return;
         }
-        let decoded = chunk.decoded.take().map(|lease| self.reads.hold(lease));
-        if let Some(encoded) = std::mem::replace(&mut chunk.payload, decoded) {
+        let encoded = chunk.take_payload();
+        let decoded = chunk.lend_decoded().map(|lease| self.reads.hold(lease));
+        chunk.set_payload(decoded);
+        if let Some(encoded) = encoded {
             self.reads.release(encoded, &mut self.memory);
         }
         self.queue_for_lane(handle);
@@ -85,8 +83,8 @@ impl Scheduler {
         let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
         for &WaitingChunk { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
-            let Some(payload) = chunk.payload.take() else { continue };
-            let (id, slot) = (chunk.id, chunk.slot.as_ref().map_or(0, |slot| self.memory.slot_address(slot)));
+            let Some(payload) = chunk.take_payload() else { continue };
+            let (id, slot) = (chunk.id(), chunk.slot().map_or(0, |slot| self.memory.slot_address(slot)));
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);
             wave.chunks.push(WaveChunk {

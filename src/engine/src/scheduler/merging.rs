@@ -38,9 +38,9 @@ impl Scheduler {
             Err(IndexPending::NoRoom) => return Admission::Later,
             Err(not_held) => {
                 let chunk = &mut self.chunks[handle];
-                chunk.state = ChunkState::AwaitsIndex;
+                chunk.await_index();
                 if not_held == IndexPending::MustRead {
-                    self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id));
+                    self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id()));
                 }
                 return Admission::Done;
             }
@@ -64,7 +64,7 @@ impl Scheduler {
                 return Admission::Done;
             }
         };
-        let in_shard = |w: &Wanted| match self.chunks[w.handle].place.location {
+        let in_shard = |w: &Wanted| match self.chunks[w.handle].place().location {
             Location::Shard(other, entry) if other == shard => Some(self.range_in_shard(w.handle, index, entry)),
             _ => None,
         };
@@ -77,13 +77,13 @@ impl Scheduler {
         let handle = head.handle;
         let (shared, has_cache) = (&self.shared, self.shared.cache.is_some());
         // With a disk cache the chunk is read by its key, because the cache asks the store for the version of the key.
-        if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].unmerged {
+        if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].is_unmerged() {
             return self.admit_unmerged(head);
         }
         // If its size is wrong, reading it gives the error.
         let Ok(inner) = self.checked(handle, range) else { return self.admit_unmerged(head) };
-        let in_object = |w: &Wanted| match self.chunks[w.handle].place.location {
-            Location::Range(other) if other.object == range.object && !self.chunks[w.handle].unmerged => {
+        let in_object = |w: &Wanted| match self.chunks[w.handle].place().location {
+            Location::Range(other) if other.object == range.object && !self.chunks[w.handle].is_unmerged() => {
                 Some(self.checked(w.handle, other).map(|inner| Some((inner.offset, inner.len))))
             }
             _ => None,
@@ -94,7 +94,7 @@ impl Scheduler {
         if members.len() == 1 && !has_cache {
             return self.admit_unmerged(head);
         }
-        let extent = |m: &Inner| self.shared.chunk_index.extent(self.chunks[m.handle].id);
+        let extent = |m: &Inner| self.shared.chunk_index.extent(self.chunks[m.handle].id());
         let Some(Extent { object, version, .. }) = extent(&inner) else { return self.admit_unmerged(head) };
         members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
         self.admit_some(head, members, (Some(object), version))
@@ -103,12 +103,12 @@ impl Scheduler {
     /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
-        let (chunk_index, id) = (Arc::clone(&self.shared.chunk_index), self.chunks[handle].id);
+        let (chunk_index, id) = (Arc::clone(&self.shared.chunk_index), self.chunks[handle].id());
         // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them
         // all.
         if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
             self.locate(shard);
-            return match self.chunks[handle].place.location {
+            return match self.chunks[handle].place().location {
                 Location::Range(range) => self.admit_range(head, range),
                 _ => self.admit_unmerged(head),
             };
@@ -117,7 +117,7 @@ impl Scheduler {
             Ok(_) => self.admit_unmerged(head),
             Err(IndexPending::NoRoom) => Admission::Later,
             Err(not_held) => {
-                self.chunks[handle].state = ChunkState::AwaitsIndex;
+                self.chunks[handle].await_index();
                 if not_held == IndexPending::MustRead {
                     self.backends.fetch.index(shard, chunk_index.key(id));
                 }
@@ -207,7 +207,7 @@ impl Scheduler {
         // Writers that encode in parallel store the chunks of a shard in any order.
         all.sort_unstable_by_key(|m| m.offset);
         let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
-        let merge = if self.chunks[head.handle].place.remote { MERGE_REMOTE } else { MERGE_LOCAL };
+        let merge = if self.chunks[head.handle].place().remote { MERGE_REMOTE } else { MERGE_LOCAL };
         let together = merge.around(at, all.len(), |i| (all[i].offset, all[i].len));
         all.truncate(together.end);
         all.drain(..together.start);
@@ -234,9 +234,9 @@ impl Scheduler {
         };
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let first = members[0].handle;
-        let mut group = Group::new(chunks, self.chunks[first].place.remote);
+        let mut group = Group::new(chunks, self.chunks[first].place().remote);
         (group.gds_buffer, group.version) = (gds_buffer, version.clone());
-        self.read(group, to, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id);
+        self.read(group, to, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id());
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Scheduler {
     /// the error.
     fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
-        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].place());
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),
             Route::Raw => {

@@ -243,14 +243,14 @@ impl Scheduler {
         let members = self.reads.get(group).map_or(&[][..], |g| &g.chunks);
         members.iter().filter_map(|&(handle, ..)| {
             let chunk = &self.chunks[handle];
-            Some((chunk.id, chunk.place.decoded, chunk.users.first()?.0))
+            Some((chunk.id(), chunk.place().decoded, chunk.first_batch()?))
         })
     }
 
     /// Describes what the scheduler waits for, for the error of a simulation that stands still.
     fn summary(&self) -> String {
         let memory = |kind| format!("{} of {} bytes free", self.memory.available(kind), self.memory.capacity(kind));
-        let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.is_resolved()).take(3).collect();
+        let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state().is_resolved()).take(3).collect();
         let (planned, active_end) = (self.batches.next_number(), self.batches.active_end());
         format!(
             "{} reads, {} indexes and {} tasks in flight; {} uses of decoded chunks ready; batches are active up to {active_end} and \
@@ -402,10 +402,10 @@ impl Scheduler {
         }
         for (i, handle) in std::mem::take(&mut batch.handles).into_iter().enumerate() {
             let chunk = &self.chunks[handle];
-            if chunk.state.is_resolved() {
+            if chunk.state().is_resolved() {
                 // Users are sorted, and earlier batches were served when they became active. So this batch is the first
                 // user.
-                debug_assert_eq!(chunk.users.first(), Some(&(number, i as u32)));
+                debug_assert_eq!(chunk.users().first(), Some(&(number, i as u32)));
                 self.serve_resolved(handle);
             }
         }

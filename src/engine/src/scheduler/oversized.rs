@@ -14,13 +14,13 @@ impl Scheduler {
     /// fails it if memory can't hold it.
     pub(super) fn oversized(&mut self, handle: Handle, bytes: usize) {
         self.release_decoded(handle);
-        let allowed = match self.chunks[handle].oversized.replace(bytes) {
+        let allowed = match self.chunks[handle].set_oversized(bytes) {
             None => self.holds(handle, bytes as u64),
             // The value changes while it is read. Another try could find it longer still, without end.
             Some(before) => Err(Error::runtime(format!(
                 "expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read"
             ))
-            .at(self.shared.chunk_index.site(self.chunks[handle].id))),
+            .at(self.shared.chunk_index.site(self.chunks[handle].id()))),
         };
         match allowed {
             Ok(()) => self.requeue(handle),
@@ -35,7 +35,7 @@ impl Scheduler {
     /// enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
-        let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);
+        let (id, decoded) = (self.chunks[handle].id(), self.chunks[handle].place().decoded);
         let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
         let wrong = |e: String| Err(Error::runtime(e).at(chunk_index.site(id)));
         let encoded = match usize::try_from(encoded) {

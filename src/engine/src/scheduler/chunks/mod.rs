@@ -1,11 +1,12 @@
-//! The chunks that planned batches need: a table of all chunks ([`table`]), the queue of chunks to be read ([`queue`]),
-//! and the decoded chunks that are kept for later batches.
+//! The chunks that planned batches need: a table ([`table`]) of all chunks ([`chunk`]), the queue of chunks to be read
+//! ([`queue`]), and the decoded chunks that are kept for later batches.
 
+mod chunk;
 mod queue;
 mod table;
 
+pub(super) use chunk::{Chunk, ChunkState, DecodedMemory, OutputPart};
 pub(super) use queue::Wanted;
-pub(super) use table::{Chunk, ChunkState, OutputPart};
 
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -53,7 +54,7 @@ impl Chunks {
         } else if self.kept.remove(&(NOT_YET, handle)) {
             self.kept.insert((batch, handle));
         }
-        self.table[handle].users.push((batch, chunk_use));
+        self.table[handle].need(batch, chunk_use);
         handle
     }
 
@@ -78,15 +79,15 @@ impl Chunks {
     /// first batch that isn't active.
     pub fn requeue(&mut self, handle: Handle, active_end: u64) {
         let chunk = &mut self.table[handle];
-        chunk.state = ChunkState::Wanted;
-        match chunk.users.first() {
+        chunk.want();
+        match chunk.first_batch() {
             // It keeps its old place in the queue.
-            Some(&(batch, _)) if batch < active_end => {
-                self.queue.push_again(Wanted { batch, order: chunk.order, handle });
+            Some(batch) if batch < active_end => {
+                self.queue.push_again(Wanted { batch, order: chunk.order(), handle });
             }
-            Some(&(batch, _)) => {
+            Some(batch) => {
                 self.order += 1;
-                chunk.order = self.order;
+                chunk.set_order(self.order);
                 self.queue.push(Wanted { batch, order: self.order, handle });
             }
             None => self.table.remove(handle),
@@ -100,13 +101,13 @@ impl Chunks {
 
     /// Keeps a decoded chunk for the first batch that needs it.
     pub fn keep(&mut self, handle: Handle) {
-        let first = self.table[handle].users.first().map_or(NOT_YET, |&(batch, _)| batch);
+        let first = self.table[handle].first_batch().unwrap_or(NOT_YET);
         self.kept.insert((first, handle));
     }
 
     /// Stops keeping a chunk that is about to be used: it must not be evicted.
     pub fn unkeep(&mut self, handle: Handle) {
-        if let Some(&(batch, _)) = self.table[handle].users.first() {
+        if let Some(batch) = self.table[handle].first_batch() {
             self.kept.remove(&(batch, handle));
         }
     }
@@ -168,11 +169,12 @@ mod tests {
         chunks.plan_batch();
         assert_eq!(need(&mut chunks, 5, 1), a, "one entry for both batches");
         assert_eq!(chunks.head(2).unwrap().handle, a);
-        chunks[a].state = ChunkState::Fetching;
+        chunks[a].fetch();
         assert_eq!(chunks.head(2).unwrap().handle, b);
         chunks.requeue(a, 1);
         assert_eq!(chunks.head(2).unwrap().handle, a, "it is needed by an active batch");
-        chunks[b].users.clear();
+        chunks[b].fetch();
+        chunks[b].remove_uses(1);
         chunks.requeue(b, 1);
         assert_eq!(chunks.iter().count(), 1, "nobody needs the other");
     }
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(chunks.take_victim(1, 1), None, "the batch itself needs the next one");
         assert_eq!(chunks.take_victim(0, 2), None, "an active batch needs it");
         // A chunk that no planned batch needs goes first, unless one that is planned meanwhile needs it.
-        chunks[handles[0]].users.clear();
+        chunks[handles[0]].remove_uses(1);
         chunks.keep(handles[0]);
         assert_eq!(chunks.victim(9, 1), Some(handles[0]));
         chunks.plan_batch();

@@ -180,16 +180,16 @@ fn balance(scheduler: &Scheduler) -> Result<()> {
     }
     let (mut staging, mut slots) = (0, 0);
     for chunk in scheduler.chunks.iter() {
-        if chunk.pins > 0
-            || chunk.payload.is_some()
-            || chunk.output.is_some()
-            || (chunk.decoded.is_some() && scheduler.memory.has_slots())
-            || matches!(chunk.state, ChunkState::Fetching | ChunkState::Decoding)
+        if chunk.is_pinned()
+            || chunk.payload().is_some()
+            || chunk.output().is_some()
+            || (chunk.decoded().is_some() && scheduler.memory.has_slots())
+            || matches!(chunk.state(), ChunkState::Fetching | ChunkState::Decoding)
         {
             return Err(Error::runtime(format!("nothing is under way, but a chunk waits: {chunk:?}")));
         }
-        staging += chunk.decoded.as_ref().map_or(0, Lease::reserved);
-        slots += chunk.slot.as_ref().map_or(0, Range::bytes);
+        staging += chunk.decoded().map_or(0, Lease::reserved);
+        slots += chunk.slot().map_or(0, Range::bytes);
     }
     if let Some((number, _)) = scheduler.batches.iter().find(|(_, batch)| !batch.is_whole()) {
         return Err(Error::runtime(format!("nothing is under way, but a part of batch {number} is lent")));

@@ -77,7 +77,7 @@ impl RandomWorld<'_> {
 
     fn begin_read(&mut self, read: &Read, to: Span, scheduler: &Scheduler) -> Result<()> {
         let group = scheduler.reads.get(read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
-        let chunk = |handle: Handle| scheduler.chunks[handle].id;
+        let chunk = |handle: Handle| scheduler.chunks[handle].id();
         let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
         let members: Vec<_> = members.collect();
         if group.in_place {
@@ -371,7 +371,9 @@ impl RandomWorld<'_> {
 fn uploaded<'a>(read: &'a Read, scheduler: &'a Scheduler) -> impl Iterator<Item = (ChunkId, Span)> + 'a {
     let chunks = scheduler.reads.get(read.group).map_or(&[][..], |group| &group.chunks);
     let handles = chunks.iter().map(|&(handle, ..)| handle).filter(|&handle| scheduler.is_uploaded(handle));
-    handles.zip(&read.uploads).map(|(handle, &(_, len, address))| (scheduler.chunks[handle].id, Span { address, len }))
+    handles
+        .zip(&read.uploads)
+        .map(|(handle, &(_, len, address))| (scheduler.chunks[handle].id(), Span { address, len }))
 }
 
 fn fault(what: &str) -> Error {

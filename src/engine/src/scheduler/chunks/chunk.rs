@@ -1,0 +1,479 @@
+//! One chunk: its state, the batches that need it, and the memory that it has. Each change is a method, which asserts
+//! that it is possible now.
+
+use dali_zarr_kernels::Layout;
+use smallvec::SmallVec;
+
+use crate::chunk_index::{Place, Route};
+use crate::error::Error;
+use crate::memory::{Lease, arena};
+use crate::messages::Payload;
+use crate::plan::ChunkId;
+
+/// The state of a chunk.
+#[derive(Debug)]
+pub(in crate::scheduler) enum ChunkState {
+    /// In the queue of wanted chunks.
+    Wanted,
+    /// Its shard's index is being read.
+    AwaitsIndex,
+    /// Being read.
+    Fetching,
+    /// Read, or decoded by the CPU for a GPU. It waits for a lane.
+    Fetched,
+    /// In a task of the decode threads, or in a wave.
+    Decoding,
+    /// Decoded, in its slot.
+    Ready,
+    /// The store does not have it.
+    Missing,
+    /// It could not be read or decoded.
+    Failed(Error),
+    /// Removed from the table. Its handle is free.
+    Gone,
+}
+
+impl ChunkState {
+    /// Whether the outcome is known (decoded, missing or failed), so that its users can be served.
+    pub fn is_resolved(&self) -> bool {
+        matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
+    }
+
+    /// Whether a chunk in this state may enter the state `next`.
+    fn leads_to(&self, next: &Self) -> bool {
+        use ChunkState::{AwaitsIndex, Decoding, Failed, Fetched, Fetching, Gone, Missing, Ready, Wanted};
+        match self {
+            Wanted => matches!(next, AwaitsIndex | Fetching | Missing | Failed(_) | Gone),
+            AwaitsIndex => matches!(next, Wanted | Failed(_)),
+            // A value that is oversized, or whose merged read failed, is read again.
+            Fetching => matches!(next, Wanted | Fetched | Decoding | Ready | Missing | Failed(_)),
+            Fetched => matches!(next, Decoding),
+            // The CPU may decode for a lane.
+            Decoding => matches!(next, Fetched | Ready | Failed(_)),
+            Ready => matches!(next, Wanted | Gone),
+            Missing | Failed(_) => matches!(next, Gone),
+            Gone => false,
+        }
+    }
+}
+
+/// A part of an output of a batch. A chunk is decoded there if the batch needs a copy of the whole chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::scheduler) struct OutputPart {
+    /// The batch's number.
+    pub batch: u64,
+    /// The output's number in the batch.
+    pub output: usize,
+    /// The offset of the first byte in the output.
+    pub offset: usize,
+}
+
+/// The memory for the decoded bytes of a chunk.
+#[derive(Default)]
+pub(in crate::scheduler) struct DecodedMemory {
+    /// Host memory, and the part of an output that it is (`None`: it is staging).
+    pub host: Option<(Lease, Option<OutputPart>)>,
+    /// Device memory.
+    pub slot: Option<arena::Range>,
+}
+
+/// A chunk that a planned batch needs.
+#[derive(Debug)]
+pub(in crate::scheduler) struct Chunk {
+    id: ChunkId,
+    place: Place,
+    state: ChunkState,
+    /// Its place in the queue among the chunks of one batch.
+    order: u64,
+    /// Whether it was read since it was added to the table. If it is read again, it had not been kept.
+    read: bool,
+    /// Encoded bytes, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
+    oversized: Option<usize>,
+    /// Whether it must be read alone, because a merged read with it failed.
+    unmerged: bool,
+    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
+    users: SmallVec<[(u64, u32); 2]>,
+    /// Batches that the current task or wave serves.
+    serving: SmallVec<[u64; 2]>,
+    /// Device memory for its decoded bytes, if batches are delivered to a GPU.
+    slot: Option<arena::Range>,
+    /// Host memory for its decoded bytes, if the CPU decodes it. While a read or a decode thread writes there, it has
+    /// the lease, and this is `None`.
+    decoded: Option<Lease>,
+    /// The part of an output that `decoded` is a lease of. `None`: it is one of staging.
+    output: Option<OutputPart>,
+    /// The order of its decoded bytes in memory, once it is decoded.
+    layout: Layout,
+    /// Number of tasks and waves that use its memory.
+    pins: u32,
+    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a
+    /// decode thread or a lane has them.
+    payload: Option<Payload>,
+    /// Whether a decode thread decodes it now although the GPU could.
+    is_shared: bool,
+}
+
+impl Chunk {
+    /// Makes a wanted chunk with this place in the queue.
+    pub fn new(id: ChunkId, place: Place, order: u64) -> Self {
+        Self {
+            id,
+            place,
+            state: ChunkState::Wanted,
+            order,
+            read: false,
+            oversized: None,
+            unmerged: false,
+            users: SmallVec::new(),
+            serving: SmallVec::new(),
+            slot: None,
+            decoded: None,
+            output: None,
+            layout: Layout::NONE,
+            pins: 0,
+            payload: None,
+            is_shared: false,
+        }
+    }
+
+    pub fn id(&self) -> ChunkId {
+        self.id
+    }
+
+    /// Returns where the chunk lies and how it is decoded.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn place_mut(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
+    /// Returns its place in the queue among the chunks of one batch.
+    pub fn order(&self) -> u64 {
+        self.order
+    }
+
+    /// Gives it another place in the queue.
+    pub fn set_order(&mut self, order: u64) {
+        self.order = order;
+    }
+
+    // ---- states ----
+
+    pub fn state(&self) -> &ChunkState {
+        &self.state
+    }
+
+    fn enter(&mut self, next: ChunkState) {
+        debug_assert!(self.state.leads_to(&next), "{next:?} can't follow {self:?}");
+        self.state = next;
+    }
+
+    /// It waits for an index that is being read.
+    pub fn await_index(&mut self) {
+        self.enter(ChunkState::AwaitsIndex);
+    }
+
+    /// Its read begins.
+    pub fn fetch(&mut self) {
+        self.enter(ChunkState::Fetching);
+    }
+
+    /// It waits for a lane.
+    pub fn await_lane(&mut self) {
+        debug_assert!(self.payload.is_some() && self.pins == 0, "a lane needs the bytes: {self:?}");
+        self.enter(ChunkState::Fetched);
+    }
+
+    /// A task or wave begins that decodes it.
+    pub fn decode(&mut self) {
+        self.enter(ChunkState::Decoding);
+        self.pins += 1;
+    }
+
+    /// The reading thread has copied it to its slot.
+    pub fn uploaded(&mut self) {
+        debug_assert!(self.slot.is_some(), "nowhere to be copied to: {self:?}");
+        self.layout = Layout::NONE;
+        self.enter(ChunkState::Ready);
+    }
+
+    /// It is decoded, with its bytes in this order. Returns its encoded bytes.
+    pub fn decoded_as(&mut self, layout: Layout) -> Option<Payload> {
+        debug_assert!(self.has_decoded(), "decoded to nowhere: {self:?}");
+        self.layout = layout;
+        self.serving.clear();
+        self.enter(ChunkState::Ready);
+        self.payload.take()
+    }
+
+    /// It is missing or failed. Its memory must have been given back.
+    pub fn resolve(&mut self, state: ChunkState) {
+        debug_assert!(matches!(state, ChunkState::Missing | ChunkState::Failed(_)), "resolved as {state:?}");
+        debug_assert!(!self.has_decoded() && self.payload.is_none(), "a chunk without bytes has memory: {self:?}");
+        self.enter(state);
+    }
+
+    /// It is to be read, perhaps again. Its memory must have been given back.
+    pub fn want(&mut self) {
+        debug_assert!(!self.has_decoded() && self.payload.is_none() && self.pins == 0, "wanted, but in use: {self:?}");
+        self.enter(ChunkState::Wanted);
+    }
+
+    /// It leaves the table. Its memory must have been given back.
+    pub fn leave(&mut self) {
+        debug_assert!(
+            !self.has_decoded() && self.payload.is_none() && self.pins == 0 && self.users.is_empty(),
+            "removed, but in use: {self:?}"
+        );
+        self.order = 0;
+        self.enter(ChunkState::Gone);
+    }
+
+    // ---- how it is read and decoded ----
+
+    /// Records that it was read. Returns whether it was read before, since it was added to the table.
+    pub fn mark_read(&mut self) -> bool {
+        std::mem::replace(&mut self.read, true)
+    }
+
+    /// Returns its encoded bytes, if they are known to be more than is usually reserved.
+    pub fn oversized(&self) -> Option<usize> {
+        self.oversized
+    }
+
+    /// Records that it has more encoded bytes than were reserved. Returns what was known before.
+    pub fn set_oversized(&mut self, bytes: usize) -> Option<usize> {
+        self.oversized.replace(bytes)
+    }
+
+    /// Whether it must be read alone.
+    pub fn is_unmerged(&self) -> bool {
+        self.unmerged
+    }
+
+    /// Records that a merged read with it failed: it must be read alone.
+    pub fn unmerge(&mut self) {
+        self.unmerged = true;
+    }
+
+    /// Lets a decode thread decode it to `to`, although the GPU could.
+    pub fn share(&mut self, to: Lease) {
+        debug_assert!(matches!(self.state, ChunkState::Fetched), "shared too late: {self:?}");
+        self.place.route = Route::Cpu;
+        self.is_shared = true;
+        self.return_decoded(to);
+    }
+
+    /// Records that a decode thread is done with it. Returns whether it decoded in the GPU's place.
+    pub fn end_sharing(&mut self) -> bool {
+        std::mem::take(&mut self.is_shared)
+    }
+
+    // ---- users ----
+
+    /// Adds a use of a planned batch.
+    pub fn need(&mut self, batch: u64, chunk_use: u32) {
+        debug_assert!(self.users.last().is_none_or(|last| *last < (batch, chunk_use)), "users come in order");
+        self.users.push((batch, chunk_use));
+    }
+
+    /// Returns the uses that have not been served, in order: the batch, and the use in the batch's plan.
+    pub fn users(&self) -> &[(u64, u32)] {
+        &self.users
+    }
+
+    /// Returns the first batch that needs it.
+    pub fn first_batch(&self) -> Option<u64> {
+        self.users.first().map(|&(batch, _)| batch)
+    }
+
+    /// Returns the number of uses of batches before `end`.
+    pub fn uses_before(&self, end: u64) -> usize {
+        self.users.iter().take_while(|&&(batch, _)| batch < end).count()
+    }
+
+    /// Removes the first `n` uses, which are served or have failed.
+    pub fn remove_uses(&mut self, n: usize) {
+        self.users.drain(..n);
+    }
+
+    /// Records that the current task or wave serves a batch.
+    pub fn serves(&mut self, batch: u64) {
+        self.serving.push(batch);
+    }
+
+    /// Takes the batches that the task or wave serves in which it failed.
+    pub fn take_serving(&mut self) -> SmallVec<[u64; 2]> {
+        std::mem::take(&mut self.serving)
+    }
+
+    // ---- pins ----
+
+    /// Whether a task or wave uses its memory.
+    pub fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+
+    /// Jobs that need no decoding will read it. They can't fail, so nobody needs to know which batches they serve.
+    pub fn pin(&mut self) {
+        debug_assert!(self.state.is_resolved(), "nothing to read yet: {self:?}");
+        self.serving.clear();
+        self.pins += 1;
+    }
+
+    /// A task or wave that used its memory has ended.
+    pub fn unpin(&mut self) {
+        debug_assert!(self.pins > 0, "not pinned: {self:?}");
+        self.pins -= 1;
+    }
+
+    // ---- memory ----
+
+    /// Whether memory is reserved for its decoded bytes, and no thread has it.
+    pub fn has_decoded(&self) -> bool {
+        self.slot.is_some() || self.decoded.is_some()
+    }
+
+    /// Gives it memory for its decoded bytes.
+    pub fn reserve(&mut self, memory: DecodedMemory) {
+        debug_assert!(!self.has_decoded() && self.output.is_none(), "it has memory: {self:?}");
+        self.slot = memory.slot;
+        if let Some((lease, output)) = memory.host {
+            (self.decoded, self.output) = (Some(lease), output);
+        }
+    }
+
+    /// Takes all memory for its decoded bytes away. No thread may have it.
+    pub fn release(&mut self) -> DecodedMemory {
+        let output = self.output.take();
+        DecodedMemory { host: self.decoded.take().map(|lease| (lease, output)), slot: self.slot.take() }
+    }
+
+    /// Lends its host memory for decoded bytes to a thread.
+    pub fn lend_decoded(&mut self) -> Option<Lease> {
+        self.decoded.take()
+    }
+
+    /// Takes its host memory for decoded bytes back from a thread.
+    pub fn return_decoded(&mut self, lease: Lease) {
+        debug_assert!(self.decoded.is_none(), "it has host memory: {self:?}");
+        self.decoded = Some(lease);
+    }
+
+    /// Returns its host memory for decoded bytes, unless a thread has it.
+    pub fn decoded(&self) -> Option<&Lease> {
+        self.decoded.as_ref()
+    }
+
+    /// Returns its device memory for decoded bytes.
+    pub fn slot(&self) -> Option<&arena::Range> {
+        self.slot.as_ref()
+    }
+
+    /// Returns the part of an output to which it is decoded.
+    pub fn output(&self) -> Option<OutputPart> {
+        self.output
+    }
+
+    /// Returns the order of its decoded bytes.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Forgets the order of its decoded bytes: it is decoded again.
+    pub fn reset_layout(&mut self) {
+        self.layout = Layout::NONE;
+    }
+
+    /// Returns its bytes in host memory, unless a thread has them.
+    pub fn payload(&self) -> Option<&Payload> {
+        self.payload.as_ref()
+    }
+
+    /// Gives it its bytes in host memory. `None`: it has none, because it was read to its place.
+    pub fn set_payload(&mut self, payload: Option<Payload>) {
+        debug_assert!(self.payload.is_none(), "it has bytes: {self:?}");
+        self.payload = payload;
+    }
+
+    /// Takes its bytes in host memory.
+    pub fn take_payload(&mut self) -> Option<Payload> {
+        self.payload.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk_index::Location;
+    use crate::memory::{HostArena, HostBlock};
+
+    fn chunk() -> Chunk {
+        let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
+        Chunk::new(ChunkId { array: 0, part: 0, index: 0 }, place, 1)
+    }
+
+    fn lease() -> Lease {
+        HostArena::new(HostBlock::invented(1 << 20, 4096)).take(1).unwrap()
+    }
+
+    #[test]
+    fn a_chunk_goes_from_wanted_to_ready_and_again() {
+        let mut chunk = chunk();
+        chunk.need(3, 0);
+        chunk.await_index();
+        chunk.want();
+        chunk.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
+        chunk.fetch();
+        assert!(!chunk.mark_read());
+        chunk.decode();
+        let lent = chunk.lend_decoded().unwrap();
+        assert!(chunk.is_pinned() && !chunk.has_decoded() && !chunk.state().is_resolved());
+        chunk.return_decoded(lent);
+        chunk.unpin();
+        assert!(chunk.decoded_as(Layout::NONE).is_none() && chunk.state().is_resolved());
+        assert!(chunk.release().host.is_some() && !chunk.has_decoded());
+        chunk.want();
+        assert!(chunk.mark_read(), "it is read again");
+    }
+
+    #[test]
+    fn users_are_served_in_order() {
+        let mut chunk = chunk();
+        [(1, 5), (2, 0), (4, 9)].into_iter().for_each(|(batch, chunk_use)| chunk.need(batch, chunk_use));
+        assert_eq!([1, 2, 3, 5].map(|end| chunk.uses_before(end)), [0, 1, 2, 3]);
+        chunk.remove_uses(2);
+        assert_eq!((chunk.first_batch(), chunk.users()), (Some(4), &[(4, 9)][..]));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn impossible_changes_are_found() {
+        let changes: [(&str, fn(&mut Chunk)); 8] = [
+            ("can't follow", |c| c.decode()),
+            ("can't follow", |c| c.want()),
+            ("decoded to nowhere", |c| drop(c.decoded_as(Layout::NONE))),
+            ("nothing to read yet", Chunk::pin),
+            ("not pinned", Chunk::unpin),
+            ("has memory", |c| {
+                c.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
+                c.resolve(ChunkState::Missing);
+            }),
+            ("removed, but in use", |c| {
+                c.need(0, 0);
+                c.leave();
+            }),
+            ("in order", |c| {
+                c.need(1, 0);
+                c.need(0, 0);
+            }),
+        ];
+        for (expected, change) in changes {
+            let panic = std::panic::catch_unwind(|| change(&mut chunk())).unwrap_err();
+            let text = crate::error::panic_text(&*panic);
+            assert!(text.contains(expected), "expected {expected:?}, but found {text:?}");
+        }
+    }
+}
