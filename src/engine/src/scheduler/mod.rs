@@ -28,6 +28,8 @@ mod shard_indexes;
 mod sharing;
 pub mod simulation;
 mod task_limit;
+#[cfg(test)]
+mod tests;
 mod waves;
 
 use std::sync::Arc;

@@ -4,58 +4,11 @@
 use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
+use super::state::ChunkState;
 use crate::chunk_index::{Place, Route};
-use crate::error::Error;
 use crate::memory::{Lease, arena};
 use crate::messages::Payload;
 use crate::plan::ChunkId;
-
-/// The state of a chunk.
-#[derive(Debug)]
-pub(in crate::scheduler) enum ChunkState {
-    /// In the queue of wanted chunks.
-    Wanted,
-    /// Its shard's index is being read.
-    AwaitsIndex,
-    /// Being read.
-    Fetching,
-    /// Read, or decoded by the CPU for a GPU. It waits for a lane.
-    Fetched,
-    /// In a task of the decode threads, or in a wave.
-    Decoding,
-    /// Decoded, in its slot.
-    Ready,
-    /// The store does not have it.
-    Missing,
-    /// It could not be read or decoded.
-    Failed(Error),
-    /// Removed from the table. Its handle is free.
-    Gone,
-}
-
-impl ChunkState {
-    /// Whether the outcome is known (decoded, missing or failed), so that its users can be served.
-    pub fn is_resolved(&self) -> bool {
-        matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
-    }
-
-    /// Whether a chunk in this state may enter the state `next`.
-    fn leads_to(&self, next: &Self) -> bool {
-        use ChunkState::{AwaitsIndex, Decoding, Failed, Fetched, Fetching, Gone, Missing, Ready, Wanted};
-        match self {
-            Wanted => matches!(next, AwaitsIndex | Fetching | Missing | Failed(_) | Gone),
-            AwaitsIndex => matches!(next, Wanted | Failed(_)),
-            // A value that is oversized, or whose merged read failed, is read again.
-            Fetching => matches!(next, Wanted | Fetched | Decoding | Ready | Missing | Failed(_)),
-            Fetched => matches!(next, Decoding),
-            // The CPU may decode for a lane.
-            Decoding => matches!(next, Fetched | Ready | Failed(_)),
-            Ready => matches!(next, Wanted | Gone),
-            Missing | Failed(_) => matches!(next, Gone),
-            Gone => false,
-        }
-    }
-}
 
 /// A part of an output of a batch. A chunk is decoded there if the batch needs a copy of the whole chunk.
 #[derive(Clone, Copy, Debug)]
@@ -401,79 +354,5 @@ impl Chunk {
     /// Takes its bytes in host memory.
     pub fn take_payload(&mut self) -> Option<Payload> {
         self.payload.take()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::chunk_index::Location;
-    use crate::memory::{HostArena, HostBlock};
-
-    fn chunk() -> Chunk {
-        let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
-        Chunk::new(ChunkId { array: 0, part: 0, index: 0 }, place, 1)
-    }
-
-    fn lease() -> Lease {
-        HostArena::new(HostBlock::invented(1 << 20, 4096)).take(1).unwrap()
-    }
-
-    #[test]
-    fn a_chunk_goes_from_wanted_to_ready_and_again() {
-        let mut chunk = chunk();
-        chunk.need(3, 0);
-        chunk.await_index();
-        chunk.want();
-        chunk.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
-        chunk.fetch();
-        assert!(!chunk.mark_read());
-        chunk.decode();
-        let lent = chunk.lend_decoded().unwrap();
-        assert!(chunk.is_pinned() && !chunk.has_decoded() && !chunk.state().is_resolved());
-        chunk.return_decoded(lent);
-        chunk.unpin();
-        assert!(chunk.decoded_as(Layout::NONE).is_none() && chunk.state().is_resolved());
-        assert!(chunk.release().host.is_some() && !chunk.has_decoded());
-        chunk.want();
-        assert!(chunk.mark_read(), "it is read again");
-    }
-
-    #[test]
-    fn users_are_served_in_order() {
-        let mut chunk = chunk();
-        [(1, 5), (2, 0), (4, 9)].into_iter().for_each(|(batch, chunk_use)| chunk.need(batch, chunk_use));
-        assert_eq!([1, 2, 3, 5].map(|end| chunk.uses_before(end)), [0, 1, 2, 3]);
-        chunk.remove_uses(2);
-        assert_eq!((chunk.first_batch(), chunk.users()), (Some(4), &[(4, 9)][..]));
-    }
-
-    #[cfg(debug_assertions)]
-    #[test]
-    fn impossible_changes_are_found() {
-        let changes: [(&str, fn(&mut Chunk)); 8] = [
-            ("can't follow", |c| c.decode()),
-            ("can't follow", |c| c.want()),
-            ("decoded to nowhere", |c| drop(c.decoded_as(Layout::NONE))),
-            ("nothing to read yet", Chunk::pin),
-            ("not pinned", Chunk::unpin),
-            ("has memory", |c| {
-                c.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
-                c.resolve(ChunkState::Missing);
-            }),
-            ("removed, but in use", |c| {
-                c.need(0, 0);
-                c.leave();
-            }),
-            ("in order", |c| {
-                c.need(1, 0);
-                c.need(0, 0);
-            }),
-        ];
-        for (expected, change) in changes {
-            let panic = std::panic::catch_unwind(|| change(&mut chunk())).unwrap_err();
-            let text = crate::error::panic_text(&*panic);
-            assert!(text.contains(expected), "expected {expected:?}, but found {text:?}");
-        }
     }
 }

@@ -3,10 +3,14 @@
 
 mod chunk;
 mod queue;
+mod state;
 mod table;
+#[cfg(test)]
+mod tests_chunk;
 
-pub(super) use chunk::{Chunk, ChunkState, DecodedMemory, OutputPart};
+pub(super) use chunk::{Chunk, DecodedMemory, OutputPart};
 pub(super) use queue::Wanted;
+pub(super) use state::ChunkState;
 
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};

@@ -2,8 +2,9 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::chunk::{Chunk, ChunkState};
+use super::chunk::Chunk;
 use super::queue::Wanted;
+use super::state::ChunkState;
 use crate::chunk_index::Place;
 use crate::messages::Handle;
 use crate::plan::{ChunkId, ChunkMap};

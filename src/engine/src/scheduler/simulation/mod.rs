@@ -14,7 +14,7 @@ pub(crate) mod rehearsal;
 mod shutdown;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::memory::arena::Arena;
 use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
 use crate::scheduler::{DeviceArena, Finished, Rules, Scheduler, Setup};
-use shutdown::Block;
+use shutdown::{Block, Ending, Threads};
 
 /// The memory and the workers of a simulated reader.
 #[derive(Clone, Copy, Debug)]
@@ -120,15 +120,9 @@ pub(crate) trait World {
 struct Backend {
     work: Sender<SimulatedWork>,
     gpu: Option<GpuConfig>,
-    /// Whether the device memory of chunks was freed.
-    freed: Arc<AtomicBool>,
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        // The threads end here, and until then they use the memory.
-        assert!(!self.freed.load(Relaxed), "memory was freed before the threads ended");
-    }
+    /// Dropped with this backend, like the threads of a reader.
+    #[expect(dead_code, reason = "used when it is dropped")]
+    threads: Threads,
 }
 
 impl Fetch for Backend {
@@ -169,15 +163,15 @@ impl Lanes for Backend {
 pub(crate) struct Simulation {
     pub scheduler: Scheduler,
     pub chunk_index: Arc<ChunkIndex>,
-    plan_requests: Receiver<()>,
-    handed_out: Receiver<SimulatedWork>,
-    finished: Receiver<Finished>,
+    pub(in crate::scheduler) plan_requests: Receiver<()>,
+    pub(in crate::scheduler) handed_out: Receiver<SimulatedWork>,
+    pub(in crate::scheduler) finished: Receiver<Finished>,
     /// The flag with which the owner stops the reader's threads.
     stop: Arc<AtomicBool>,
     /// The host memory of chunks.
     staging: Weak<HostBlock>,
-    /// Whether the device memory of chunks was freed.
-    freed: Arc<AtomicBool>,
+    /// What became of the threads and of the device memory.
+    ending: Arc<Ending>,
     /// The simulated time: nanoseconds since the beginning.
     now: u64,
     /// When the consumer last took a batch.
@@ -194,8 +188,9 @@ impl Simulation {
         let (plan, plan_requests) = unbounded();
         let (sender, handed_out) = unbounded();
         let (finished_sender, finished) = unbounded();
-        let freed = Arc::new(AtomicBool::new(false));
-        let backend = || Backend { work: sender.clone(), gpu: config.gpu, freed: Arc::clone(&freed) };
+        let ending = Arc::new(Ending::default());
+        let threads = || Threads(Arc::clone(&ending));
+        let backend = || Backend { work: sender.clone(), gpu: config.gpu, threads: threads() };
         let pool = |(base, &bytes): (u64, &usize)| Pool::invented(bytes, config.rules.max_active, base);
         let pools = match config.gpu {
             Some(_) => Vec::new(),
@@ -216,7 +211,7 @@ impl Simulation {
             pools,
             plan,
             finished: finished_sender,
-            memory: vec![Box::new(Block(Arc::clone(&freed)))],
+            memory: vec![Box::new(Block(Arc::clone(&ending)))],
         });
         let mut simulation = Self {
             scheduler,
@@ -226,7 +221,7 @@ impl Simulation {
             finished,
             stop: Arc::clone(&shared.stop),
             staging: block,
-            freed,
+            ending,
             now: 0,
             taken: 0,
             under_way: BTreeMap::new(),

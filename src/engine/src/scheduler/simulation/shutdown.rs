@@ -14,12 +14,31 @@ use crate::error::{Error, Result};
 use crate::messages::Event;
 use crate::scheduler::Finished;
 
-/// Takes the place of device memory that chunks lie in. It tells when it is freed.
-pub(super) struct Block(pub Arc<AtomicBool>);
+/// How the threads of a reader and the device memory of chunks came to their ends.
+#[derive(Default)]
+pub(super) struct Ending {
+    freed: AtomicBool,
+    /// Whether the memory was freed while there were threads.
+    freed_early: AtomicBool,
+}
+
+/// Takes the place of the device memory that chunks lie in.
+pub(super) struct Block(pub Arc<Ending>);
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.0.store(true, Relaxed);
+        self.0.freed.store(true, Relaxed);
+    }
+}
+
+/// Takes the place of threads that use the memory.
+pub(super) struct Threads(pub Arc<Ending>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if self.0.freed.load(Relaxed) {
+            self.0.freed_early.store(true, Relaxed);
+        }
     }
 }
 
@@ -75,7 +94,10 @@ impl Simulation {
                 events.len()
             )));
         }
-        if !self.freed.load(Relaxed) {
+        if self.ending.freed_early.load(Relaxed) {
+            return Err(Error::runtime("device memory was freed before the threads ended"));
+        }
+        if !self.ending.freed.load(Relaxed) {
             return Err(Error::runtime("the scheduler is gone, but not its device memory"));
         }
         // Threads that had queued work drop it, and the channel drops the events that nobody heard.
