@@ -48,7 +48,8 @@ fn users_are_served_in_order() {
 #[cfg(debug_assertions)]
 #[test]
 fn impossible_changes_are_found() {
-    let changes: [(&str, fn(&mut Chunk)); 8] = [
+    type Change = fn(&mut Chunk);
+    let changes: [(&str, Change); 8] = [
         ("can't follow", |c| c.decode()),
         ("can't follow", |c| c.want()),
         ("decoded to nowhere", |c| drop(c.decoded_as(Layout::NONE))),
