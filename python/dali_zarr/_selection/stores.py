@@ -141,7 +141,7 @@ def _of_obstore(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, A
     for name, value in options.items():
         own = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         if own in ("allow_http", "allow_invalid_certificates"):
-            client[own] = value == "true"
+            client[own] = value.lower() in ("1", "true", "on", "yes", "y")  # what object_store takes for true
         elif own in ("timeout", "connect_timeout", "proxy_url", "user_agent"):
             client[own] = value
         elif name not in _OWN:

@@ -12,7 +12,7 @@ use super::pieces::{Pieces, whole};
 use super::request_limiter::{RequestLimiter, RequestPermit};
 use crate::cache::{Cache, CacheLookup, Name, Unvalidated};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
@@ -139,6 +139,7 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
 
 fn vanished(object: &str) -> Error {
     Error::runtime(format!("expected the object {object}, but found nothing; chunks lie in it"))
+        .with_code(Code::NotFound)
 }
 
 /// Waits until a read of `bytes` bytes may begin. Without a limiter it may begin at once.

@@ -12,7 +12,7 @@ pub(crate) use merge::{MERGE_LOCAL, MERGE_REMOTE, Merge};
 use std::sync::Arc;
 
 use crate::chunk_index::{ChunkIndex, Location, ShardId};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::memory::Lease;
 use crate::messages::{Fetch, Lanes, Read, Shared};
 use crate::plan::ChunkId;
@@ -85,7 +85,7 @@ impl Fetch for FetchPool {
 pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize, version: Option<&Arc<str>>) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));
     let max = chunk_index.part(id).format.usual_encoded_bytes(chunk_index.decoded_bytes(id)).max(len) as u64;
-    let gone = || Error::runtime("it vanished while it was read");
+    let gone = || Error::coded(Code::Replaced, "it vanished while it was read");
     block_on(store, async {
         let (Location::Shard(_, slot), Some(sharding)) = (chunk_index.location(id), &chunk_index.part(id).sharding)
         else {
@@ -96,9 +96,10 @@ pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize, version:
             store.read(&key, sharding.index_range(), version, Phase::Running, &mut index).await?.ok_or_else(gone)?;
         let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
         if len > max {
-            return Err(Error::runtime(format!(
-                "expected at most {max} encoded bytes, but found {len}; it was replaced"
-            )));
+            return Err(Error::coded(
+                Code::Replaced,
+                format!("expected at most {max} encoded bytes, but found {len}; it was replaced"),
+            ));
         }
         let mut bytes = vec![0; len as usize];
         let range = ByteRange::From(offset);

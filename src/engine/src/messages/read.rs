@@ -95,7 +95,7 @@ impl Read {
             ReadRange::From(_) => Ok(self.len),
             ReadRange::Whole => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
             ReadRange::Exact if size == self.len as u64 => Ok(self.len),
-            ReadRange::Exact => Err(Error::runtime(format!(
+            ReadRange::Exact => Err(Error::damaged(format!(
                 "expected {} bytes, but found {size}; the chunk is truncated or isn't what the metadata says",
                 self.len
             ))),

@@ -18,6 +18,8 @@ const MAX_PERIOD: u64 = 1 << 10;
 pub(super) struct AlignedBursts {
     /// Number of batches that were taken.
     number: u64,
+    /// The value of `number` when it was last asked whether a burst begins. Several batches may be taken in between.
+    asked: u64,
     /// The most batches that waited since the last burst, and the number when it was so last.
     peak: Option<(usize, u64)>,
 }
@@ -36,6 +38,7 @@ impl AlignedBursts {
     /// Returns whether a burst begins now, while none runs, and `waiting` finished batches wait, of at most
     /// `max_waiting`. It must begin before fewer than `reserve` wait, and the next chance is a period away.
     pub fn begins(&mut self, waiting: usize, reserve: usize, max_waiting: usize) -> bool {
+        let before = std::mem::replace(&mut self.asked, self.number);
         let (most, since) = match self.peak {
             Some((most, since)) if waiting < most => (most, since),
             _ => {
@@ -50,7 +53,8 @@ impl AlignedBursts {
         while period > 1 && period as f64 > lasts {
             period /= 2;
         }
-        self.number.is_multiple_of(period) && (waiting as f64) < reserve as f64 + loss * period as f64
+        let is_chance = self.number.is_multiple_of(period) || self.number / period > before / period;
+        is_chance && (waiting as f64) < reserve as f64 + loss * period as f64
     }
 }
 
@@ -112,6 +116,20 @@ mod tests {
                 assert!((bursts as f64) < 2.2 * fewest + 2.0, "{cpu}: {bursts}, {fewest} would be enough");
             }
         }
+    }
+
+    #[test]
+    fn a_multiple_of_the_period_that_is_skipped_counts() {
+        let mut bursts = AlignedBursts::default();
+        let mut begins = |taken: u64, waiting| {
+            (0..taken).for_each(|_| bursts.taken());
+            bursts.begins(waiting, RESERVE, MAX_WAITING)
+        };
+        // A batch is lost for each one that is taken: the queue lasts for 14, and the period is 8.
+        assert_eq!(
+            [begins(0, 16), begins(5, 11), begins(2, 9), begins(2, 7), begins(1, 6)],
+            [false, false, false, true, false]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::Member;
 use crate::chunk_index::{Location, Place, Route};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent};
@@ -71,7 +71,7 @@ impl Scheduler {
                 Err(e) => ChunkState::Failed(e.clone()),
                 // The shard was deleted after its index was read. Its chunks must not become fill values.
                 _ if matches!(chunk.place().location, Location::Shard(..)) => {
-                    let gone = Error::runtime("the shard vanished while it was read");
+                    let gone = Error::coded(Code::Replaced, "the shard vanished while it was read");
                     ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id())))
                 }
                 _ => ChunkState::Missing,

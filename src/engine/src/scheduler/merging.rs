@@ -270,7 +270,7 @@ impl Scheduler {
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),
             Route::Raw => {
-                Err(Error::runtime(format!("expected {decoded} bytes, but found {len} in {source}; it is damaged"))
+                Err(Error::damaged(format!("expected {decoded} bytes, but found {len} in {source}; it is damaged"))
                     .at(chunk_index.site(id)))
             }
             _ if len <= chunk_index.part(id).format.usual_encoded_bytes(decoded) as u64 => Ok(()),

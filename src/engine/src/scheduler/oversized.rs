@@ -5,7 +5,7 @@
 use super::Scheduler;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::memory::arena::rounded;
 use crate::messages::Handle;
 
@@ -17,9 +17,12 @@ impl Scheduler {
         let allowed = match self.chunks[handle].set_oversized(bytes) {
             None => self.holds(handle, bytes as u64),
             // The value changes while it is read. Another try could find it longer still, without end.
-            Some(before) => Err(Error::runtime(format!(
-                "expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read"
-            ))
+            Some(before) => Err(Error::coded(
+                Code::Replaced,
+                format!(
+                    "expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read"
+                ),
+            )
             .at(self.shared.chunk_index.site(self.chunks[handle].id()))),
         };
         match allowed {

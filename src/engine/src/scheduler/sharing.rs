@@ -147,6 +147,7 @@ impl Sharing {
             return;
         }
         (self.is_on, self.was_on) = (true, true);
+        self.aligned.iter_mut().for_each(AlignedBursts::began);
         (self.floor, self.floor_left) = (1, FORGET_AFTER * self.max_waiting);
         self.set_reserve(self.first_reserve(), 0.0);
     }
@@ -196,7 +197,8 @@ impl Sharing {
     /// wait. A burst leaves the last chunks to the CPU, if there are many chunks and `cpu_decodes` is true. So decode
     /// threads have work during the burst, and until more is read.
     pub fn for_gpu(&mut self, encoded: usize, waiting: usize, cpu_decodes: bool) -> usize {
-        if !self.burst && self.decoding.is_empty() && (waiting <= self.reserve || self.begins_aligned(waiting)) {
+        if !self.burst && self.decoding.is_empty() && (waiting <= self.reserve || self.begins_aligned(waiting, encoded))
+        {
             self.aligned.iter_mut().for_each(AlignedBursts::began);
             let tasks = self.max_tasks.get();
             let leaves_some = self.cpu_helps() && encoded >= 4 * tasks;
@@ -212,9 +214,11 @@ impl Sharing {
     }
 
     /// Whether a burst begins before the queue is as low as the reserve, so that all processes decode in the same step.
-    fn begins_aligned(&mut self, waiting: usize) -> bool {
+    /// Without chunks to decode it would begin with the next one that is read, in any step.
+    fn begins_aligned(&mut self, waiting: usize, encoded: usize) -> bool {
         let (is_on, reserve, max_waiting) = (self.is_on, self.reserve, self.max_waiting);
-        self.aligned.as_mut().is_some_and(|aligned| is_on && aligned.begins(waiting, reserve, max_waiting))
+        let begins = |aligned: &mut AlignedBursts| aligned.begins(waiting, reserve, max_waiting);
+        is_on && self.aligned.as_mut().is_some_and(begins) && encoded > 0
     }
 
     /// Records that a wave that decodes was launched on a lane, and that `encoded` chunks that were read are left.
@@ -434,6 +438,24 @@ mod tests {
         let mut alone = Sharing::new(TaskLimit::fixed(0), 8, false);
         alone.queue_is_full();
         assert_eq!(alone.for_gpu(64, 2, true), 64, "the CPU doesn't help");
+    }
+
+    #[test]
+    fn several_processes_begin_bursts_at_the_same_batches() {
+        let mut sharing = Sharing::new(TaskLimit::fixed(0), 8, true);
+        sharing.queue_is_full();
+        // The queue loses a batch for each one that is taken, and lasts for six: the period is four.
+        let mut began = Vec::new();
+        for (number, waiting) in (1..=7).zip([7, 6, 5, 4, 7, 6, 5]) {
+            sharing.taken(take(0, 1), waiting);
+            assert_eq!(sharing.for_gpu(0, waiting, true), 0, "nothing to decode");
+            if decodes(&mut sharing, waiting) {
+                began.push((number, waiting));
+                sharing.launched(0, 0);
+                sharing.ended(0);
+            }
+        }
+        assert_eq!(began, [(4, 4)], "before the queue is as low as the reserve");
     }
 
     #[test]

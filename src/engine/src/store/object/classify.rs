@@ -26,6 +26,9 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
         Answer::Status(501 | 505, _) => Fault::Permanent(failed(error, "")),
         Answer::Status(408 | 429 | 500..=599, reply) => Fault::Transient(unavailable(error, ""), reply.wait),
         Answer::Status(400, reply) if reply.error.is_timeout() => Fault::Transient(unavailable(error, ""), reply.wait),
+        Answer::Status(400, reply) if reply.error.is_expired_token() => {
+            Fault::Permanent(failed(error, " (the credentials must be renewed)").with_code(Code::PermissionDenied))
+        }
         Answer::Status(401 | 403, _) => Fault::Refused(
             failed(
                 error,
@@ -52,6 +55,7 @@ pub(super) fn classify_listing(error: object_store::Error, answer: &Answer) -> F
     match answer {
         Answer::Status(401 | 403, _) => Fault::Refused(failed(error, "").refusing()),
         Answer::Unencrypted => classify(error, answer),
+        Answer::Status(404, reply) if reply.error.is_missing_bucket() => classify(error, answer),
         _ => Fault::Unsent(unavailable(error, NO_CREDENTIALS)),
     }
 }
@@ -162,6 +166,12 @@ mod tests {
             Fault::Permanent(e) => assert!(e.message().starts_with("there is no bucket 'era6'"), "{e}"),
             _ => panic!("a bucket that isn't there is no missing key"),
         }
+        let no_bucket = saying("<Error><Code>NoSuchBucket</Code></Error>");
+        let listing = classify_listing(error(), &Answer::Status(404, no_bucket));
+        assert!(matches!(listing, Fault::Permanent(e) if e.code() == Code::NotFound));
+        let expired = saying("<Error><Code>ExpiredToken</Code></Error>");
+        let fault = classify(error(), &Answer::Status(400, expired));
+        assert!(matches!(fault, Fault::Permanent(e) if e.code() == Code::PermissionDenied && !e.is_refused()));
         let late = saying("<Error><Code>RequestTimeout</Code></Error>");
         assert!(matches!(classify(error(), &Answer::Status(400, late)), Fault::Transient(..)));
         match classify(error(), &Answer::Unencrypted) {

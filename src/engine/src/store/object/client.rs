@@ -77,9 +77,14 @@ impl Connector<ReqwestConnector> {
 impl<C: HttpConnector> HttpConnector for Connector<C> {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = self.inner.connect(options)?;
-        let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true");
+        let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| is_true(&value));
         Ok(HttpClient::new(Service { client, allows_http, counters: Arc::clone(&self.counters) }))
     }
+}
+
+/// Whether object_store takes the value of an option for true. It keeps the text as it was given.
+fn is_true(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
 #[derive(Debug)]

@@ -51,6 +51,11 @@ impl ErrorBody {
         matches!(self.code.as_deref(), Some("NoSuchBucket" | "ContainerNotFound"))
     }
 
+    /// Whether the error is that credentials are no longer valid.
+    pub fn is_expired_token(&self) -> bool {
+        matches!(self.code.as_deref(), Some("ExpiredToken" | "InvalidToken"))
+    }
+
     /// Whether the error is that the server didn't get the whole request in time.
     pub fn is_timeout(&self) -> bool {
         self.code.as_deref() == Some("RequestTimeout")

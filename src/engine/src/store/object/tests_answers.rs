@@ -33,9 +33,14 @@ impl Scripted {
     }
 
     fn store(&self, endpoint: &str) -> RemoteStore {
+        self.store_with(endpoint, "false")
+    }
+
+    fn store_with(&self, endpoint: &str, allow_http: &str) -> RemoteStore {
         let runtime = Runtime::new(1).unwrap();
         let connector = Connector { inner: self.clone(), counters: Arc::clone(&runtime.counters) };
-        let options = [("aws_endpoint", endpoint), ("aws_region", "eu"), ("skip_signature", "true")];
+        let options =
+            [("aws_endpoint", endpoint), ("aws_region", "eu"), ("skip_signature", "true"), ("allow_http", allow_http)];
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
         RemoteStore::open_with("s3://era6/store", &options, runtime, connector).unwrap()
     }
@@ -122,4 +127,9 @@ fn requests_without_encryption_are_not_sent() {
     assert!(error.message().contains("allow_http") && server.requests().is_empty(), "{error}");
     let error = without_waiting(server.store("http://fake").children("")).unwrap_err();
     assert!(error.message().contains("allow_http") && server.requests().is_empty(), "{error}");
+    // The words that object_store takes for true, as they come from the environment.
+    for allowed in ["1", "true", "True", "on", "YES", "y"] {
+        let server = Scripted::new(&[(404, "")]);
+        assert_eq!(read(&server.store_with("http://fake", allowed)).unwrap(), None, "{allowed}");
+    }
 }

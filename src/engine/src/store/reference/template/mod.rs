@@ -224,7 +224,7 @@ fn unknown(name: &str) -> Error {
 }
 
 fn large() -> Error {
-    Error::runtime("expected smaller numbers in templates; the references are damaged")
+    Error::damaged("expected smaller numbers in templates; the references are damaged")
 }
 
 fn no_number(op: &str, text: &str) -> Error {
