@@ -15,10 +15,10 @@
 //!    If `n_work` is 0, leave out the first two.
 //!
 //! Whatever the frames hold, the kernels write only to the arrays above, the workspace and the outputs (within their
-//! capacities), and read only these and the frames. Addresses of frames and outputs may have any alignment. But the kernels read whole
-//! aligned words: frames must lie in an allocation that begins and ends at a multiple of 16, outputs in one that begins
-//! and ends at a multiple of four. The workspace begins at a multiple of 16. Status 0 means that the frame decoded to exactly its capacity of
-//! bytes. Content checksums are not verified.
+//! capacities), and read only these and the frames. Addresses of frames and outputs may have any alignment. But the
+//! kernels read whole aligned words: frames must lie in an allocation that begins and ends at a multiple of 16, outputs
+//! in one that begins and ends at a multiple of four. The workspace begins at a multiple of 16. Status 0 means that the
+//! frame decoded to exactly its capacity of bytes. Content checksums are not verified.
 
 use crate::zstd_plan::FramePlan;
 
