@@ -126,8 +126,8 @@ impl Rows {
     /// Returns for each array whether it is ragged.
     ///
     /// # Errors
-    /// If the first dimension of an array has neither one element for each row nor the elements of all rows, if no
-    /// array is ragged, or if ragged arrays differ in length.
+    /// - The first dimension of an array has neither one element for each row nor the elements of all rows.
+    /// - No array is ragged, or ragged arrays differ in length.
     pub(super) fn classify(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<bool>> {
         let named = match spec.samples.dims.first() {
             Some(DimKey::Name(name)) if arrays.iter().any(|a| a.dims.first() == Some(name)) => Some(name),

@@ -1,8 +1,8 @@
 //! Decides when a failed read is tried again: which failures are temporary, how long the pauses are, and when to give
 //! up. Does no I/O.
 //!
-//! This is no store around a store: such an adapter sees only the result of a read, and would lose what resumes a broken
-//! body, the answers that decide whether to try again, and the race of two requests (see `DESIGN.md`).
+//! This is no store around a store: such an adapter sees only the result of a read. It couldn't resume a broken body, see
+//! the answers that decide whether to try again, or let two requests race (see `DESIGN.md`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -15,6 +15,7 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 
 use super::error_body::ErrorBody;
+use super::options::is_true;
 use crate::store::Counters;
 
 /// Most bytes of the body of a refusal that are read. A server can send a body without end.
@@ -80,11 +81,6 @@ impl<C: HttpConnector> HttpConnector for Connector<C> {
         let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|value| is_true(&value));
         Ok(HttpClient::new(Service { client, allows_http, counters: Arc::clone(&self.counters) }))
     }
-}
-
-/// Whether object_store takes the value of an option for true. It keeps the text as it was given.
-fn is_true(value: &str) -> bool {
-    ["1", "true", "on", "yes", "y"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
 #[derive(Debug)]

@@ -11,6 +11,11 @@ use object_store::gcp::GoogleConfigKey;
 use crate::error::{Error, Result};
 use crate::store::retry::Policy;
 
+/// Whether object_store takes the value of an option for true. It keeps the text as it was given.
+pub(super) fn is_true(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
+
 /// Options of this reader and of Icechunk repositories. An unknown name is compared with these and with [`OF_CLIENTS`].
 pub(super) const OWN: &[&str] =
     &["max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks"];

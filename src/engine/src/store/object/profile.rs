@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
 
+use super::options::is_true;
 use crate::error::{Error, Result};
 
 /// Adds region, endpoint and keys of the profile that `AWS_PROFILE` names (or of the default one). Values that the
@@ -49,8 +50,7 @@ fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) 
     {
         builder = builder.with_endpoint(endpoint);
     }
-    let yes = |v: String| ["1", "true", "on", "yes", "y"].contains(&v.to_ascii_lowercase().as_str());
-    let unsigned = builder.get_config_value(&Key::SkipSignature).is_some_and(yes);
+    let unsigned = builder.get_config_value(&Key::SkipSignature).is_some_and(|value| is_true(&value));
     if set(&builder, Key::AccessKeyId) || unsigned {
         return Ok(builder);
     }
