@@ -36,14 +36,14 @@ pub(crate) enum Location {
     /// It is an inner chunk of this shard. The number is that of its entry in the shard's index.
     Shard(ShardId, usize),
     /// It is a range of an object that holds other chunks too.
-    Range(Range),
+    Range(ObjectRange),
     /// It is unknown until this index of the store (a manifest, a reference file) is read.
     Unread(ShardId),
 }
 
 /// A range of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct ObjectRange {
     /// A hash of the object's store, name and version: ranges of one object have the same. There may be as many objects
     /// as chunks, so their names are not kept. [`ChunkIndex::extent`] gives the name.
     pub object: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Range {
 
 /// Where a chunk lies, and how it is decoded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ChunkInfo {
     pub location: Location,
     pub route: Route,
     /// Whether its store is remote.
@@ -68,18 +68,18 @@ const fn uploads(route: Route, remote: bool, decoded: usize) -> bool {
     matches!(route, Route::Raw) && !remote && decoded >= DIRECT_COPY
 }
 
-impl Place {
+impl ChunkInfo {
     /// Whether the thread that reads the chunk copies it to the device, if batches are delivered there.
     pub const fn uploads(&self) -> bool {
         uploads(self.route, self.remote, self.decoded)
     }
 }
 
-/// A planned batch, with the place of each of its chunks.
+/// A planned batch, with what is known of each of its chunks.
 pub(crate) struct Plan {
     pub batch: BatchPlan,
-    /// For each use of a chunk in the batch, the place of the chunk.
-    pub places: Vec<Place>,
+    /// The chunk of each use in the batch.
+    pub chunks: Vec<ChunkInfo>,
     /// The shards whose indexes the batch needs, each with one of its chunks. A shard may occur twice.
     pub shards: Vec<(ShardId, ChunkId)>,
 }
@@ -123,7 +123,7 @@ impl ChunkIndex {
         // Otherwise its jobs would write beyond the memory of its outputs.
         assert!(self.planner.holds(&batch), "a batch has more elements than were reserved");
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
-        let mut places = Vec::with_capacity(batch.uses.len());
+        let mut chunks = Vec::with_capacity(batch.uses.len());
         for id in batch.uses.iter().map(|u| u.chunk) {
             let location = self.location(id);
             if let Location::Shard(shard, _) | Location::Unread(shard) = location
@@ -132,9 +132,9 @@ impl ChunkIndex {
                 shards.push((shard, id));
             }
             let remote = self.is_remote(id.array, id.part);
-            places.push(Place { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
+            chunks.push(ChunkInfo { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
         }
-        Plan { batch, places, shards }
+        Plan { batch, chunks, shards }
     }
 
     pub fn part(&self, id: ChunkId) -> &ArrayPart {
@@ -180,7 +180,7 @@ impl ChunkIndex {
         }
         let Some(Extent { object, version, offset, len }) = store.locate(&key) else { return Location::Key };
         let object = self.hasher.hash_one((self.store_number(id.array, id.part), object, version));
-        Location::Range(Range { object, offset, len })
+        Location::Range(ObjectRange { object, offset, len })
     }
 
     /// Returns the object and the range of a chunk that is a range of an object. `None` if the chunk isn't, or it is

@@ -8,7 +8,7 @@ use crate::codec::streams::max_decoded;
 use crate::codec::{Chain, Compression};
 use crate::dataset::ArrayPart;
 use crate::geometry::{Geometry, Role, View};
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::spec::{DecodeDevice, Device, Spec};
 
 /// Number of samples over which the needs of a sample are averaged.
@@ -96,13 +96,13 @@ impl ArrayFacts {
 }
 
 /// Collects the facts about every array.
-pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
-    let chunk_index = &opened.chunk_index;
+pub(super) fn facts(spec: &Spec, unstarted: &UnstartedReader) -> Vec<ArrayFacts> {
+    let chunk_index = &unstarted.chunk_index;
     let geometry = chunk_index.planner.geometry();
     let arrays = &chunk_index.dataset.arrays;
     let mut touched = vec![(0u64, 0u64); arrays.len()];
-    let samples = opened.order.epoch_samples();
-    let mut order = opened.order.clone();
+    let samples = unstarted.order.epoch_samples();
+    let mut order = unstarted.order.clone();
     let uses = if samples > 0 { chunk_index.planner.plan(&[order.sample(0)]).uses.len() } else { 0 };
     let looked_at = samples.min(SAMPLES).min((MAX_USES / uses.max(1)).max(1) as u64);
     for i in 0..looked_at {
@@ -120,7 +120,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .enumerate()
         .map(|(a, array)| {
             let chunks_of = arrays.iter().position(|other| other.is_same(array)).unwrap_or(a);
-            let part = |(p, part): (usize, &ArrayPart)| part_facts(spec, opened, (a, p), part);
+            let part = |(p, part): (usize, &ArrayPart)| part_facts(spec, unstarted, (a, p), part);
             ArrayFacts {
                 name: array.name.clone(),
                 output: array.output.clone(),
@@ -143,9 +143,9 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
 }
 
 /// Returns how an array is stored in one store. `at` are the numbers of the array and of the store.
-pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part: &ArrayPart) -> PartFacts {
+pub(super) fn part_facts(spec: &Spec, unstarted: &UnstartedReader, at: (usize, usize), part: &ArrayPart) -> PartFacts {
     PartFacts {
-        store: opened.chunk_index.dataset.stores[part.store].location().to_owned(),
+        store: unstarted.chunk_index.dataset.stores[part.store].location().to_owned(),
         shape: part.shape.clone(),
         chunks: part.largest_chunk(),
         shards: part
@@ -154,10 +154,10 @@ pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part:
             .map(|s| part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()),
         codecs: part.format.chain.names().to_owned(),
         chunk_bytes: part.largest_bytes as u64,
-        route: opened.chunk_index.routes[at.0][at.1],
+        route: unstarted.chunk_index.routes[at.0][at.1],
         compression: part.format.gpu_chain().and_then(Chain::compression),
         gpu_limit: part.format.gpu_chain().map(|packed| max_decoded(packed) as u64),
-        why: why(spec, opened, at.0, at.1),
+        why: why(spec, unstarted, at.0, at.1),
     }
 }
 
@@ -174,12 +174,12 @@ fn elements(geometry: &Geometry, view: &View) -> u64 {
 }
 
 /// Returns why a part is decoded where it is.
-fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
-    if let Some(note) = opened.notes.iter().find(|n| (n.array, n.part) == (array, part)) {
+fn why(spec: &Spec, unstarted: &UnstartedReader, array: usize, part: usize) -> String {
+    if let Some(note) = unstarted.notes.iter().find(|n| (n.array, n.part) == (array, part)) {
         return note.text.clone();
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
-    match opened.chunk_index.routes[array][part] {
+    match unstarted.chunk_index.routes[array][part] {
         Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
         Route::Raw => "uncompressed: its chunks are read as they are".into(),
         Route::Gpu => "the GPU has a decoder for it".into(),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::arrays::part_facts;
 use crate::dataset::{ArrayInfo, Dataset, Listed, Listing, list};
 use crate::error::{Error, ErrorKind, Result, Site, panic_text};
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::spec::Spec;
 
 /// Limit on the text of a list.
@@ -37,13 +37,13 @@ pub fn arrays(spec: &Spec) -> Result<Value> {
 fn entry(spec: &Spec, listed: Listed) -> Value {
     let Listed { name, is_root, packing, array } = listed;
     let mut entry = json!({ "name": name, "is_root": is_root, "is_sound": true, "packing": packing, "refused": null });
-    let opened = array.map_err(|e| (e.kind() == ErrorKind::Type, e)).and_then(|dataset| {
+    let unstarted = array.map_err(|e| (e.kind() == ErrorKind::Type, e)).and_then(|dataset| {
         describe(&mut entry, &dataset.arrays[0]);
         open(spec, dataset).map_err(|e| (true, e))
     });
-    match opened {
-        Ok((spec, opened)) => {
-            let facts = part_facts(&spec, &opened, (0, 0), &opened.chunk_index.dataset.arrays[0].parts[0]);
+    match unstarted {
+        Ok((spec, unstarted)) => {
+            let facts = part_facts(&spec, &unstarted, (0, 0), &unstarted.chunk_index.dataset.arrays[0].parts[0]);
             entry["decoded_on"] = facts.decoded_on().into();
             entry["why"] = facts.why.into();
         }
@@ -75,7 +75,7 @@ fn describe(entry: &mut Value, array: &ArrayInfo) {
 ///
 /// # Errors
 /// If readers don't take the array.
-fn open(spec: &Spec, dataset: Dataset) -> Result<(Spec, Opened)> {
+fn open(spec: &Spec, dataset: Dataset) -> Result<(Spec, UnstartedReader)> {
     let array = &dataset.arrays[0];
     let shape = &array.parts[0].shape;
     if shape.contains(&0) {
@@ -85,8 +85,8 @@ fn open(spec: &Spec, dataset: Dataset) -> Result<(Spec, Opened)> {
     let mut own = Spec { source: spec.source.clone(), device: spec.device, ..Spec::default() };
     own.resources.decode_device = spec.resources.decode_device;
     own.source.arrays.clear();
-    let opened = catch_unwind(AssertUnwindSafe(|| Opened::of(&own, dataset)));
+    let unstarted = catch_unwind(AssertUnwindSafe(|| UnstartedReader::of(&own, dataset)));
     let panicked =
         |panic: Box<dyn std::any::Any + Send>| Err(Error::value(format!("internal error: {}", panic_text(&*panic))));
-    opened.unwrap_or_else(panicked).map(|opened| (own, opened))
+    unstarted.unwrap_or_else(panicked).map(|unstarted| (own, unstarted))
 }

@@ -22,7 +22,7 @@ use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::coordinates::check_in_step;
 use crate::reader::needs::ordered;
-use crate::reader::opening::{Opened, memory_left, unmasked};
+use crate::reader::opening::{UnstartedReader, memory_left, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -73,9 +73,9 @@ struct Segments {
 }
 
 impl Segments {
-    fn of(spec: &Spec, opened: &Opened) -> Self {
+    fn of(spec: &Spec, unstarted: &UnstartedReader) -> Self {
         let (mut bounds, mut read, mut padded, mut samples) = (Vec::new(), 0, 0.0, 0.0);
-        for geometry in opened.chunk_index.planner.geometries() {
+        for geometry in unstarted.chunk_index.planner.geometries() {
             let Some(first) = geometry.axes.first() else { continue };
             bounds.push(first.bounds.clone());
             let told = first.starts.segments().map(|segment| segment.map_or(first.bounds.len() - 1, |_| 1));
@@ -87,7 +87,7 @@ impl Segments {
             padded += (1.0 - inside.product::<f64>()) * geometry.samples as f64;
             samples += geometry.samples as f64;
         }
-        if let Some(table) = &opened.chunk_index.planner.geometry().table {
+        if let Some(table) = &unstarted.chunk_index.planner.geometry().table {
             (padded, samples) = (table.outside() as f64, table.count() as f64);
         }
         let is_padded = spec.samples.out_of_bounds_policy.fills() && samples > 0.0;
@@ -114,11 +114,11 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 
 /// Like [`explain`], on a machine with this memory.
 fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
-    let mut opened = Opened::new(spec)?;
-    check_in_step(spec, &opened)?;
-    let division = opened.divide(spec, there)?;
-    let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
-    let planner = &opened.chunk_index.planner;
+    let mut unstarted = UnstartedReader::new(spec)?;
+    check_in_step(spec, &unstarted)?;
+    let division = unstarted.divide(spec, there)?;
+    let memory = Memory::new(spec, &unstarted.needs, &unstarted.order, there, division);
+    let planner = &unstarted.chunk_index.planner;
     let blocks = planner.blocks(spec.order.initial_fill, memory_left(spec, planner))?;
     let prepared = |is_random: bool| -> Result<_> {
         let is_drawn = is_random && spec.order.weights.is_some();
@@ -126,27 +126,27 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
             s.order.random_shuffle = is_random && !is_drawn;
             s.order.shuffle_after_epoch = false;
         });
-        let mut order = if is_drawn { opened.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
-        let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
+        let mut order = if is_drawn { unstarted.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
+        let needs = ordered(unstarted.needs, &spec, &unstarted.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
     };
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
-        reads_per_chunk(&opened, spec, order, *config, consumer)
+        reads_per_chunk(&unstarted, spec, order, *config, consumer)
     };
     let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
-    let arrays = facts(spec, &opened);
-    let segments = Segments::of(spec, &opened);
-    let rows = opened.chunk_index.planner.geometry().rows.clone();
+    let arrays = facts(spec, &unstarted);
+    let segments = Segments::of(spec, &unstarted);
+    let rows = unstarted.chunk_index.planner.geometry().rows.clone();
     let mut explanation = Explanation {
         spec: spec.clone(),
-        outputs: opened.outputs,
-        meta: opened.meta,
+        outputs: unstarted.outputs,
+        meta: unstarted.meta,
         rows,
-        epoch_samples: opened.order.epoch_samples(),
+        epoch_samples: unstarted.order.epoch_samples(),
         arrays,
         memory,
         in_order,
@@ -155,13 +155,13 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         is_shuffled,
         is_by_chunks: by_chance.1.window().is_some(),
         has_starts: spec.samples.starts.is_some(),
-        replacement: opened.order.replacement(),
+        replacement: unstarted.order.replacement(),
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
         segments,
     };
-    explanation.advice = advice::advice(&explanation, opened.needs.working_set);
-    explanation.advice.extend(unmasked(&opened.chunk_index.dataset));
+    explanation.advice = advice::advice(&explanation, unstarted.needs.working_set);
+    explanation.advice.extend(unmasked(&unstarted.chunk_index.dataset));
     Ok(explanation)
 }
 

@@ -13,7 +13,8 @@ use crate::error::Result;
 use crate::messages::Shared;
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, IdHasher};
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
+use crate::scheduler::WantedChunk;
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::spec::Spec;
@@ -127,23 +128,23 @@ fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
     sums
 }
 
-/// Counts the reads for the first epoch of `order`, the order of `spec`, by a reader of `opened` with this simulated
+/// Counts the reads for the first epoch of `order`, the order of `spec`, by the reader `unstarted` with this simulated
 /// memory.
 ///
 /// # Errors
 /// If the scheduler waits when nothing is under way, which is a bug.
 pub(crate) fn reads_per_chunk(
-    opened: &Opened,
+    unstarted: &UnstartedReader,
     spec: &Spec,
     order: &Order,
     config: Config,
     consumer: Consumer,
 ) -> Result<Reads> {
     let batch = spec.batch_size as u64;
-    let chunk_index = &opened.chunk_index;
+    let chunk_index = &unstarted.chunk_index;
     let shared = Shared {
         chunk_index: Arc::clone(chunk_index),
-        ops: Arc::new(opened.ops.clone()),
+        ops: Arc::new(unstarted.ops.clone()),
         stats: Arc::new(Stats::default()),
         cache: None,
         events: crossbeam_channel::unbounded().0,
@@ -156,8 +157,9 @@ pub(crate) fn reads_per_chunk(
     let mut reads = Vec::new();
     let mut batches = 0;
     while batches * batch < samples.min(MAX_SAMPLES) && (planning.uses < MAX_USES || batches < planning.batches) {
-        rehearsal.next_batch(consumer, &mut || planning.plan(), &mut |batch, chunk, bytes| {
-            reads.push(ReadOf { batch, array: chunk.array, bytes: bytes as u64, new: seen.insert(chunk) });
+        rehearsal.next_batch(consumer, &mut || planning.plan(), &mut |chunk| {
+            let WantedChunk { id, decoded, batch } = chunk;
+            reads.push(ReadOf { batch, array: id.array, bytes: decoded as u64, new: seen.insert(id) });
         })?;
         batches += 1;
     }

@@ -9,7 +9,7 @@ use super::{explain, explain_on};
 use crate::budget::MachineMemory;
 use crate::memory::Machine;
 use crate::reader::Reader;
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{DecodeDevice, Device, DimKey, Spec};
 
@@ -86,9 +86,9 @@ fn reads_are_those_of_a_reader() {
             s.samples.step = vec![step].into();
             s.order.random_shuffle = random_shuffle;
         });
-        let opened = Opened::new(&spec).unwrap();
-        let config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default()).unwrap();
-        let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
+        let unstarted = UnstartedReader::new(&spec).unwrap();
+        let config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap();
+        let reads = reads_per_chunk(&unstarted, &spec, &unstarted.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
         let expected = reads.total().reads as u64;

@@ -160,7 +160,7 @@ mod tests {
     use crate::memory::{HostArena, HostBlock};
     use crate::messages::{Payload, WaveChunk};
     use crate::plan::ChunkId;
-    use crate::reader::opening::Opened;
+    use crate::reader::opening::UnstartedReader;
     use crate::spec::Spec;
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         );
         std::fs::write(dir.path().join(".zarray"), metadata).unwrap();
         let spec = Spec::default().with(|s| s.source.paths = vec![dir.path().to_str().unwrap().to_owned()]);
-        let chunk_index = Opened::new(&spec).unwrap().chunk_index;
+        let chunk_index = UnstartedReader::new(&spec).unwrap().chunk_index;
         let gzip = |i: u8, extra: usize| {
             let mut out = flate2::GzBuilder::new().extra(vec![0; extra]).write(Vec::new(), flate2::Compression::new(1));
             std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         for (i, bytes) in encoded.iter().enumerate() {
             let mut lease = memory.take(bytes.len()).unwrap();
             lease.copy_from_slice(bytes);
-            let payload = Payload { group: i as u64, bytes: lease.share().part(0, bytes.len()) };
+            let payload = Payload { read: i as u64, bytes: lease.share().part(0, bytes.len()) };
             wave.chunks.push(WaveChunk {
                 id: ChunkId { array: 0, part: 0, index: i as u64 },
                 handle: i as u32,

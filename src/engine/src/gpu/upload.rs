@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
 use crate::memory::Lease;
-use crate::messages::Upload;
+use crate::messages::{Upload, UploadPart};
 
 /// A CUDA stream, and the events before and after the copies that were enqueued last.
 pub(super) struct StreamUpload {
@@ -32,11 +32,11 @@ impl StreamUpload {
 }
 
 impl Upload for StreamUpload {
-    unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()> {
+    unsafe fn start(&mut self, from: Lease, parts: &[UploadPart]) -> Result<()> {
         let from = &**self.from.insert(from);
         self.stream.device().bind()?;
         self.begun.record(&self.stream)?;
-        let started = copies.iter().try_for_each(|&(offset, len, to)| {
+        let started = parts.iter().try_for_each(|&UploadPart { offset, len, to }| {
             let part = &from[offset..offset + len];
             // SAFETY: nobody writes to the lease until the copies are done, and the caller vouches for the destination.
             unsafe { copy_to_device_async(&self.stream, to, part.as_ptr(), len) }

@@ -40,7 +40,7 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
     let Some(cache) = &shared.cache else { return Err(CacheMiss::NoCache) };
     let number = shared.chunk_index.store_number(read.array, read.part);
     if let ReadRange::From(from) = read.range
-        && (read.version.is_some() || read.object.is_some())
+        && (read.object.version.is_some() || read.object.name.is_some())
     {
         let mut pieces = Pieces::new(cache, number, read, from);
         pieces.get_from_memory(cache, read, to);
@@ -50,7 +50,7 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
         return if pieces.complete() { Ok(Ok(read.len)) } else { Err(CacheMiss::Pieces(from, pieces)) };
     }
     let name = cache.name(number, read.name(), read.byte_range(), read.len);
-    match cache.look(&name, read.version.as_ref(), to) {
+    match cache.look(&name, read.object.version.as_ref(), to) {
         CacheLookup::Found(found) => Ok(fits(shared, read, found.size)),
         CacheLookup::Unvalidated(piece) => Err(CacheMiss::Piece(name, Some(piece))),
         CacheLookup::Missing => Err(CacheMiss::Piece(name, None)),
@@ -69,7 +69,7 @@ pub(super) async fn fetch(
     shared: &Shared,
     limiter: Option<&RequestLimiter>,
 ) -> Result<Option<usize>> {
-    let (key, object) = (&read.key, read.object.as_ref());
+    let (key, object) = (&read.key, read.object.name.as_ref());
     let source = Source { shared, array: read.array, part: read.part, key, object, limiter };
     if let (CacheMiss::Pieces(from, pieces), Some(cache)) = (&miss, &shared.cache) {
         let reads = source.pieces(cache, read, *from, pieces, to).await;
@@ -80,7 +80,7 @@ pub(super) async fn fetch(
         reads.into_iter().for_each(|len| shared.stats.read(len));
         return Ok(Some(read.len));
     }
-    let version = read.version.as_ref();
+    let version = read.object.version.as_ref();
     let fetched = source.piece(read.byte_range(), version, Some(miss), to).await;
     let Some(Fetched { found, from_store }) = fetched.map_err(|e| source.within(&e))? else {
         return source.missing().await;
@@ -156,7 +156,7 @@ struct Source<'a> {
     array: u16,
     part: u16,
     key: &'a str,
-    /// As [`Read::object`].
+    /// As [`ReadObject::name`](crate::messages::ReadObject::name).
     object: Option<&'a Arc<str>>,
     /// Limits the requests to a remote store; `None` for a local one.
     limiter: Option<&'a RequestLimiter>,
@@ -272,7 +272,8 @@ impl Source<'_> {
             let (here, after) = after.split_at_mut(run.len());
             (rest, at) = (after, run.end);
             async move {
-                let found = self.read(ByteRange::From(from + run.start as u64), read.version.as_ref(), here).await?;
+                let found =
+                    self.read(ByteRange::From(from + run.start as u64), read.object.version.as_ref(), here).await?;
                 Ok::<_, Error>(found.map(|found| (run, found)))
             }
         });

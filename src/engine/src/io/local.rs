@@ -13,7 +13,7 @@ use super::fetch::{fetch, fits, index, look};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
-use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, ReadDone, Shared, Storage, Upload, Workers};
+use crate::messages::{Event, FilePart, GdsTarget, Lanes, Read, ReadDone, ReadId, Shared, Storage, Upload, Workers};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -80,7 +80,7 @@ struct CopyStream {
     /// While uploads are under way, it has the lease of the read's bytes.
     upload: Box<dyn Upload>,
     /// The read whose uploads are under way, and the number of its bytes. `None`: no uploads are under way.
-    copying: Option<(GroupId, usize)>,
+    copying: Option<(ReadId, usize)>,
     /// Why these uploads could not be started.
     failed: Option<Error>,
 }
@@ -94,7 +94,7 @@ impl CopyStream {
         if let Err(e) = unsafe { self.upload.start(from, &read.uploads) } {
             self.failed.get_or_insert(e);
         }
-        self.copying = Some((read.group, len));
+        self.copying = Some((read.id, len));
         shared.events.send(Event::Uploading).is_ok()
     }
 
@@ -105,7 +105,7 @@ impl CopyStream {
 
     /// Waits for the uploads under way, if any, and reports them. False if the scheduler has ended.
     fn finish(&mut self, shared: &Shared) -> bool {
-        let Some((group, len)) = self.copying.take() else { return true };
+        let Some((id, len)) = self.copying.take() else { return true };
         let (to, result) = self.upload.wait();
         let to = to.expect("uploads are under way");
         if let Ok(seconds) = result {
@@ -115,7 +115,7 @@ impl CopyStream {
             None => result.map(|_| Some(len)),
             Some(e) => Err(e),
         };
-        shared.events.send(Event::Uploaded(ReadDone { group, to, result })).is_ok()
+        shared.events.send(Event::Uploaded(ReadDone { id, to, result })).is_ok()
     }
 }
 
@@ -184,7 +184,7 @@ impl Thread {
                 };
                 match result {
                     Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => Next::Upload(read, to, len),
-                    result => Next::Tell(Event::Fetched(ReadDone { group: read.group, to, result })),
+                    result => Next::Tell(Event::Fetched(ReadDone { id: read.id, to, result })),
                 }
             }
             LocalRead::Index(shard, key) => {
@@ -201,9 +201,7 @@ impl Thread {
         let event = match (next, &mut stream) {
             (Next::Upload(read, from, len), Some(stream)) => return stream.start(&read, from, len, &self.shared),
             // Without a device there are no uploads.
-            (Next::Upload(read, to, len), None) => {
-                Event::Fetched(ReadDone { group: read.group, to, result: Ok(Some(len)) })
-            }
+            (Next::Upload(read, to, len), None) => Event::Fetched(ReadDone { id: read.id, to, result: Ok(Some(len)) }),
             (Next::Tell(event), _) => event,
         };
         self.shared.events.send(event).is_ok()
@@ -234,7 +232,7 @@ fn fetch_by_gds(
     let start = Instant::now();
     let within = |e: Error| e.at(shared.chunk_index.site_of(read.array, read.part, &*read.key));
     let store = shared.chunk_index.store(read.array, read.part);
-    let Some(value) = store.in_file(&read.key, read.version.as_ref()).map_err(within)? else {
+    let Some(value) = store.in_file(&read.key, read.object.version.as_ref()).map_err(within)? else {
         block_on(&**store, shared.chunk_index.confirm_missing(read.array, read.part))?;
         return Ok(None);
     };
@@ -249,11 +247,15 @@ fn fetch_by_gds(
     let result = unsafe {
         match target {
             GdsTarget::Slots => {
-                let part = |&(offset, len, slot): &(usize, usize, u64)| (begin + offset as u64, len, slot);
-                storage.read(&value.file, &read.uploads.iter().map(part).collect::<Vec<_>>())
+                let parts: Vec<_> = read
+                    .uploads
+                    .iter()
+                    .map(|part| FilePart { offset: begin + part.offset as u64, len: part.len, to: part.to })
+                    .collect();
+                storage.read(&value.file, &parts)
             }
             GdsTarget::Buffer(address) => storage
-                .read(&value.file, &[(begin, len, address)])
+                .read(&value.file, &[FilePart { offset: begin, len, to: address }])
                 .and_then(|()| storage.copy_back(address, &mut to[..len])),
         }
     };
@@ -272,17 +274,20 @@ mod tests {
 
     use super::*;
     use crate::memory::{HostArena, HostBlock};
-    use crate::messages::{ReadRange, Wave, WaveLimits};
-    use crate::reader::opening::Opened;
+    use crate::messages::{ReadObject, ReadRange, UploadPart, Wave, WaveLimits};
+    use crate::reader::opening::UnstartedReader;
     use crate::spec::Spec;
     use crate::store::tests_hooked::Hooked;
+
+    /// All bytes of a read.
+    const WHOLE: UploadPart = UploadPart { offset: 0, len: 16, to: 0 };
 
     /// An upload that copies nothing. It is done when the flag is set.
     struct Told(Arc<AtomicBool>, Option<Lease>);
 
     impl Upload for Told {
-        unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()> {
-            assert_eq!((&from[..], copies), (&[7; 16][..], &[(0, 16, 0)][..]));
+        unsafe fn start(&mut self, from: Lease, parts: &[UploadPart]) -> Result<()> {
+            assert_eq!((&from[..], parts), (&[7; 16][..], &[WHOLE][..]));
             assert!(self.1.replace(from).is_none(), "the copies before were not waited for");
             Ok(())
         }
@@ -317,10 +322,10 @@ mod tests {
     fn next(events: &Receiver<Event>) -> String {
         match events.recv_timeout(Duration::from_secs(20)).expect("nothing happened") {
             Event::Uploading => "uploading".into(),
-            Event::Uploaded(ReadDone { group, to, result: Ok(Some(16)) }) => {
-                format!("uploaded {group} of {}", to.len())
+            Event::Uploaded(ReadDone { id, to, result: Ok(Some(16)) }) => {
+                format!("uploaded {id} of {}", to.len())
             }
-            Event::Fetched(ReadDone { group, result: Err(e), .. }) => format!("failed {group}: {e}"),
+            Event::Fetched(ReadDone { id, result: Err(e), .. }) => format!("failed {id}: {e}"),
             _ => "something else".into(),
         }
     }
@@ -338,8 +343,9 @@ mod tests {
         // Whether the copy of the first chunk has ended before the thread begins with the second read, which hangs.
         for before in [true, false] {
             let (allow, allowed) = unbounded();
-            let mut opened = Opened::new(&Spec::default().with(|s| s.source.paths = vec![path.to_owned()])).unwrap();
-            Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
+            let mut unstarted =
+                UnstartedReader::new(&Spec::default().with(|s| s.source.paths = vec![path.to_owned()])).unwrap();
+            Arc::get_mut(&mut unstarted.chunk_index).unwrap().dataset.stores[0] =
                 Arc::new(Hooked::open(path, move |key| {
                     if key == "1" {
                         // The read hangs until the test lets it go on.
@@ -350,8 +356,8 @@ mod tests {
             let (sender, events) = unbounded();
             let shared = Shared {
                 cache: None,
-                chunk_index: opened.chunk_index,
-                ops: Arc::new(opened.ops),
+                chunk_index: unstarted.chunk_index,
+                ops: Arc::new(unstarted.ops),
                 stats: Arc::new(Stats::default()),
                 events: sender,
                 stop: Arc::new(AtomicBool::new(false)),
@@ -359,18 +365,17 @@ mod tests {
             let mut memory = HostArena::new(HostBlock::map(4096).unwrap());
             let done = Arc::new(AtomicBool::new(before));
             let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done), None)), &shared).unwrap();
-            for group in [0, 1] {
+            for id in [0, 1] {
                 let to = memory.take(16).unwrap();
                 let read = Read {
-                    group,
+                    id,
                     array: 0,
                     part: 0,
-                    key: group.to_string(),
-                    object: None,
+                    key: id.to_string(),
+                    object: ReadObject::default(),
                     range: ReadRange::Exact,
-                    version: None,
                     len: 16,
-                    uploads: vec![(0, 16, 0)],
+                    uploads: vec![WHOLE],
                     pieces: Vec::new(),
                     gds: None,
                 };

@@ -16,7 +16,9 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Returns the pieces of a read that begins at offset `from`, from store number `store`.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
-        let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
+        let name = |piece: &Range<usize>| {
+            cache.name(store, read.name(), ByteRange::From(from + piece.start as u64), piece.len())
+        };
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
         let cached = vec![false; names.len()];
         Self { names, cached }
@@ -24,9 +26,9 @@ impl Pieces {
 
     /// Copies the pieces that the memory cache has to `to`, the destination of the read.
     pub fn get_from_memory(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
-        let version = read.version.as_ref();
-        for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.cached[i] = cache.get_from_memory(&self.names[i], version, &mut to[at..at + len]).is_some();
+        let version = read.object.version.as_ref();
+        for (i, piece) in read.pieces.iter().enumerate() {
+            self.cached[i] = cache.get_from_memory(&self.names[i], version, &mut to[piece.clone()]).is_some();
         }
     }
 
@@ -37,9 +39,9 @@ impl Pieces {
 
     /// Copies the remaining pieces that the disk cache has. Blocks.
     pub fn get_from_disk(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
-        let Some(version) = &read.version else { return };
-        for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.cached[i] = self.cached[i] || cache.get_from_disk(&self.names[i], version, &mut to[at..at + len]);
+        let Some(version) = &read.object.version else { return };
+        for (i, piece) in read.pieces.iter().enumerate() {
+            self.cached[i] = self.cached[i] || cache.get_from_disk(&self.names[i], version, &mut to[piece.clone()]);
         }
     }
 
@@ -48,28 +50,28 @@ impl Pieces {
     pub fn missing(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
-        for (&(at, len), _) in read.pieces.iter().zip(&self.cached).filter(|&(_, &cached)| !cached) {
+        for (piece, _) in read.pieces.iter().zip(&self.cached).filter(|&(_, &cached)| !cached) {
             match runs.last_mut() {
-                Some(run) if at <= run.end || merge.spans((at - run.end) as u64, wanted, wasted) => {
-                    wasted += at.saturating_sub(run.end) as u64;
-                    run.end = run.end.max(at + len);
+                Some(run) if piece.start <= run.end || merge.spans((piece.start - run.end) as u64, wanted, wasted) => {
+                    wasted += piece.start.saturating_sub(run.end) as u64;
+                    run.end = run.end.max(piece.end);
                 }
                 _ => {
                     (wanted, wasted) = (0, 0);
-                    runs.push(at..at + len);
+                    runs.push(piece.clone());
                 }
             }
-            wanted += len as u64;
+            wanted += piece.len() as u64;
         }
         runs
     }
 
     /// Puts the pieces that were read into the cache. `reads` has the ranges that were read, in order.
     pub fn keep(&self, cache: &Cache, read: &Read, reads: &[(Range<usize>, Found)], to: &[u8]) {
-        for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.cached[i]) {
-            let run = reads.partition_point(|(run, _)| run.end < at + len);
+        for (i, piece) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.cached[i]) {
+            let run = reads.partition_point(|(run, _)| run.end < piece.end);
             if let Some((_, found)) = reads.get(run) {
-                cache.keep(&self.names[i], found, &to[at..at + len]);
+                cache.keep(&self.names[i], found, &to[piece.clone()]);
             }
         }
     }
@@ -88,6 +90,7 @@ pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::{ReadObject, ReadRange};
     use crate::spec::Spec;
     use crate::store::{LocalStore, ReadFiles, Store};
     use std::sync::Arc;
@@ -101,15 +104,14 @@ mod tests {
             Arc::new(LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap());
         let cache =
             Cache::open(&Spec::default().with(|s| s.resources.cache_size = 1 << 20), &[store]).unwrap().unwrap();
-        let pieces = vec![(0, 10), (10, 10), (25, 5), (30, 2), (32, 4), (60, 5), (62, 10)];
+        let pieces = vec![0..10, 10..20, 25..30, 30..32, 32..36, 60..65, 62..72];
         let read = Read {
-            group: 0,
+            id: 0,
             array: 0,
             part: 0,
             key: "k".into(),
-            object: None,
-            range: crate::messages::ReadRange::From(100),
-            version: Some("v".into()),
+            object: ReadObject { name: None, version: Some("v".into()) },
+            range: ReadRange::From(100),
             len: 72,
             uploads: Vec::new(),
             pieces,
@@ -131,7 +133,8 @@ mod tests {
         assert_eq!(next.cached, [false, true, true, false, true, false, false]);
         assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
         assert_eq!(next.missing(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
-        let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
+        let object = ReadObject { name: None, version: Some("w".into()) };
+        let other = Read { object, pieces: std::iter::once(10..20).collect(), key: "k".into(), ..read };
         let mut of_other = Pieces::new(&cache, 0, &other, 100);
         of_other.get_from_memory(&cache, &other, &mut to);
         assert_eq!(of_other.cached, [false], "of another version");

@@ -94,7 +94,7 @@ impl Tasks {
             drop(range);
             match looked {
                 Ok(len) => {
-                    let done = ReadDone { group: read.group, to, result: len.map(Some) };
+                    let done = ReadDone { id: read.id, to, result: len.map(Some) };
                     // The receiver may be gone already: then nobody waits for this read.
                     let _ = self.shared.events.send(Event::Fetched(done));
                 }
@@ -106,7 +106,7 @@ impl Tasks {
     fn read(&self, read: Read, mut to: Lease, miss: CacheMiss) {
         self.spawn(move |shared, limiter| async move {
             let result = fetch(&read, &mut to, miss, &shared, Some(&limiter)).await;
-            Event::Fetched(ReadDone { group: read.group, to, result })
+            Event::Fetched(ReadDone { id: read.id, to, result })
         });
     }
 

@@ -18,9 +18,9 @@ mod task;
 mod wave;
 mod workers;
 
-pub(crate) use read::{Fetch, GdsTarget, GroupId, Payload, Read, ReadDone, ReadRange};
+pub(crate) use read::{Fetch, GdsTarget, Payload, Read, ReadDone, ReadId, ReadObject, ReadRange, UploadPart};
 pub(crate) use task::{Assembly, Decode, Item, ItemDone, Outcome, Served, Task, TaskDone};
-pub(crate) use wave::{Content, Lanes, Storage, Upload, Wave, WaveChunk, WaveDone, WaveLimits};
+pub(crate) use wave::{Content, FilePart, Lanes, Storage, Upload, Wave, WaveChunk, WaveDone, WaveLimits};
 pub(crate) use workers::{Workers, spawn};
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Reads of chunks and of shard indexes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::chunk_index::ShardId;
@@ -8,7 +9,27 @@ use crate::memory::{Lease, Part};
 use crate::store::ByteRange;
 
 /// The number of a read. It also stands for the memory that the read filled, until all its chunks are done with it.
-pub(crate) type GroupId = u64;
+pub(crate) type ReadId = u64;
+
+/// What a read reads: the value of its key, or an object that holds several values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadObject {
+    /// The name of the object, if it holds several values. `None`: the value of the read's key.
+    pub name: Option<Arc<str>>,
+    /// The version that the value or object must have. `None`: any.
+    pub version: Option<Arc<str>>,
+}
+
+/// A part of the bytes of a read, which the reading thread copies to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UploadPart {
+    /// The offset of its first byte in the destination of the read.
+    pub offset: usize,
+    /// The number of its bytes.
+    pub len: usize,
+    /// The device address that it is copied to.
+    pub to: u64,
+}
 
 /// Reads encoded chunks and shard indexes for the scheduler.
 pub(crate) trait Fetch: Send {
@@ -25,28 +46,25 @@ pub(crate) trait Fetch: Send {
 
 /// One read.
 pub(crate) struct Read {
-    pub group: GroupId,
+    pub id: ReadId,
     pub array: u16,
     pub part: u16,
     pub key: String,
-    /// The name of the object, if it holds several values and `range` is a range of it.
-    pub object: Option<Arc<str>>,
+    pub object: ReadObject,
     pub range: ReadRange,
-    /// The version that the value or object must have. `None`: any.
-    pub version: Option<Arc<str>>,
     /// Bytes of the destination.
     pub len: usize,
-    /// Parts that are copied to the device as soon as they are read: offset in the destination, bytes, device address.
-    pub uploads: Vec<(usize, usize, u64)>,
-    /// The chunks in the range, in order: offset in the destination, bytes. Empty if there is no cache.
-    pub pieces: Vec<(usize, usize)>,
+    /// Parts that are copied to the device as soon as they are read.
+    pub uploads: Vec<UploadPart>,
+    /// The chunks in the range, in order, as ranges of the destination. Empty if there is no cache.
+    pub pieces: Vec<Range<usize>>,
     /// Where GPUDirect Storage reads the file to. `None`: it is not used.
     pub gds: Option<GdsTarget>,
 }
 
 /// The end of a read.
 pub(crate) struct ReadDone {
-    pub group: GroupId,
+    pub id: ReadId,
     /// The memory that was leased to the read.
     pub to: Lease,
     /// The bytes that were read, or `None` if the key does not exist. If the number is larger than the destination,
@@ -57,7 +75,7 @@ pub(crate) struct ReadDone {
 /// The bytes of one chunk, in the memory of the read that brought them.
 #[derive(Debug)]
 pub(crate) struct Payload {
-    pub group: GroupId,
+    pub read: ReadId,
     pub bytes: Part,
 }
 
@@ -74,7 +92,7 @@ pub(crate) enum GdsTarget {
 impl Read {
     /// Returns the name of the value in the cache.
     pub fn name(&self) -> &str {
-        self.object.as_deref().unwrap_or(&self.key)
+        self.object.name.as_deref().unwrap_or(&self.key)
     }
 
     /// Returns which bytes of the value are read.

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::{Assembly, Handle, Outcome, Payload, Served};
+use super::{Assembly, Handle, Outcome, Payload, Served, UploadPart};
 use crate::budget::DeviceBudget;
 use crate::error::Result;
 use crate::memory::Lease;
@@ -83,18 +83,29 @@ impl From<&DeviceBudget> for WaveLimits {
     }
 }
 
+/// A part of a file, which GPUDirect Storage reads to the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FilePart {
+    /// The offset of its first byte in the file.
+    pub offset: u64,
+    /// The number of its bytes.
+    pub len: usize,
+    /// The device address that it is read to.
+    pub to: u64,
+}
+
 /// The copy stream of a thread that reads. It copies to the device what was read, while the thread reads the next
 /// chunk. It has the lease of what it copies. Dropping it waits until all copies are done.
 pub(crate) trait Upload: Send {
-    /// Starts copying parts of page-locked memory to the device: offset in `from`, bytes, device address. The copies of
-    /// the last call must be done, and `from` taken back by [`Self::wait`].
+    /// Starts copying parts of page-locked memory to the device. Their offsets are those in `from`. The copies of the
+    /// last call must be done, and `from` taken back by [`Self::wait`].
     ///
     /// # Errors
     /// If the device refuses a copy. The copies that were started before have ended then.
     ///
     /// # Safety
     /// Each device address must have room for its part until [`Self::wait`] returns.
-    unsafe fn start(&mut self, from: Lease, copies: &[(usize, usize, u64)]) -> Result<()>;
+    unsafe fn start(&mut self, from: Lease, parts: &[UploadPart]) -> Result<()>;
     /// Whether all copies are done.
     ///
     /// # Errors
@@ -107,15 +118,14 @@ pub(crate) trait Upload: Send {
 
 /// GPUDirect Storage for one thread that reads: it reads files to the device without a copy in host memory.
 pub(crate) trait Storage: Send {
-    /// Reads parts of a file to the device: offset in the file, bytes, device address. Returns when all parts are
-    /// there.
+    /// Reads parts of a file to the device. Returns when all parts are there.
     ///
     /// # Errors
     /// If the file is too short, or can't be read.
     ///
     /// # Safety
     /// Each address must have room for its part.
-    unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()>;
+    unsafe fn read(&self, file: &File, parts: &[FilePart]) -> Result<()>;
     /// Copies bytes from the device address `from` to page-locked memory. Returns when they are there.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::{Opened, is_first_log_of};
+use super::opening::{UnstartedReader, is_first_log_of};
 use super::times::{Comparison, Meaning};
 use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
 use crate::dtype::DType;
@@ -77,11 +77,11 @@ struct Coordinates {
 ///
 /// # Errors
 /// If coordinates differ, or can't be read.
-pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
+pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<()> {
     if spec.source.own().next().is_none() {
         return Ok(());
     }
-    let (dataset, geometry) = (&opened.chunk_index.dataset, opened.chunk_index.planner.geometry());
+    let (dataset, geometry) = (&unstarted.chunk_index.dataset, unstarted.chunk_index.planner.geometry());
     for (a, axis) in geometry.axes.iter().enumerate() {
         let mut groups: Vec<StoreGroup> = Vec::new();
         let mut first: Option<Coordinates> = None;

@@ -2,7 +2,7 @@
 //! then opens the reader.
 
 use super::needs::bound_counts;
-use super::opening::{Inputs, Opened};
+use super::opening::{Inputs, UnstartedReader};
 use super::{breaks, rows, tables};
 use crate::cache;
 use crate::dataset::Dataset;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::geometry;
 use crate::spec::{Device, Io, Spec};
 
-impl Opened {
+impl UnstartedReader {
     /// Opens the stores, reads metadata and checks the spec against them. Reads no chunks except those of arrays that
     /// `breaks`, `ragged`, `starts` and `weights` ask for. Touches no device.
     ///

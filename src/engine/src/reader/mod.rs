@@ -48,7 +48,7 @@ use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
 use crate::stats::Stats;
 use needs::{gds_buffer, rules};
-use opening::Opened;
+use opening::UnstartedReader;
 use planning::plan_batches;
 use progress::Progress;
 use reserve::Memory;
@@ -108,9 +108,9 @@ impl Reader {
     /// # Errors
     /// Those of [`Self::open`].
     pub fn prepare(spec: Spec) -> Result<Self> {
-        let opened = Opened::new(&spec)?;
-        coordinates::check_in_step(&spec, &opened)?;
-        Self::start(&spec, opened)
+        let unstarted = UnstartedReader::new(&spec)?;
+        coordinates::check_in_step(&spec, &unstarted)?;
+        Self::start(&spec, unstarted)
     }
 
     /// Opens a reader of values that another reader needs before it is open, such as coordinates and tables. It takes
@@ -119,32 +119,32 @@ impl Reader {
     /// # Errors
     /// If the arguments or the metadata are wrong.
     pub(crate) fn small(mut spec: Spec, dataset: Dataset) -> Result<Self> {
-        let opened = Opened::of(&spec, dataset)?;
-        let least = smallest(&opened.needs, spec.resources.prefetch_queue_depth).host;
+        let unstarted = UnstartedReader::of(&spec, dataset)?;
+        let least = smallest(&unstarted.needs, spec.resources.prefetch_queue_depth).host;
         spec.resources.host_memory_limit = Some(SMALL.max(least));
-        Self::start(&spec, opened)
+        Self::start(&spec, unstarted)
     }
 
     /// Reserves the memory and starts the threads.
-    pub(crate) fn start(spec: &Spec, mut opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, mut unstarted: UnstartedReader) -> Result<Self> {
         let device = match spec.device {
             Device::Cpu => None,
             Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
         };
         let cufile = match &device {
-            Some(device) => gpu::gds::choose(spec, &opened.chunk_index, device)?,
+            Some(device) => gpu::gds::choose(spec, &unstarted.chunk_index, device)?,
             None => None,
         };
-        if let (Some(_), Some(of)) = (cufile, &mut opened.needs.device) {
-            of.gds_buffer = gds_buffer(spec, opened.needs.encoded);
+        if let (Some(_), Some(of)) = (cufile, &mut unstarted.needs.device) {
+            of.gds_buffer = gds_buffer(spec, unstarted.needs.encoded);
         }
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
         let there =
             MachineMemory { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
-        let budget = opened.divide(spec, &there)?.accepted()?;
-        let decoded = opening::decoded_by_default(spec, &opened.chunk_index.dataset);
-        let unmasked: Vec<String> = opening::unmasked(&opened.chunk_index.dataset).collect();
-        let Opened { chunk_index, order, ops, outputs, meta, identity, notes, needs } = opened;
+        let budget = unstarted.divide(spec, &there)?.accepted()?;
+        let decoded = opening::decoded_by_default(spec, &unstarted.chunk_index.dataset);
+        let unmasked: Vec<String> = opening::unmasked(&unstarted.chunk_index.dataset).collect();
+        let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs } = unstarted;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
         let runtime = chunk_index.dataset.stores.iter().find_map(|s| s.runtime());

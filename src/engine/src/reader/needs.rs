@@ -100,7 +100,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         jobs: 0,
         device: device_needs(spec, chunk_index)?,
     };
-    for PlacedPart { part, route, .. } in parts(chunk_index) {
+    for RoutedPart { part, route, .. } in parts(chunk_index) {
         let decoded = part.largest_bytes;
         needs.decoded = needs.decoded.max(decoded);
         let gpu = needs.device.is_some();
@@ -133,8 +133,8 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
     Ok(ordered(needs, spec, chunk_index, order))
 }
 
-/// A part of an array, with its place in the dataset.
-pub(super) struct PlacedPart<'a> {
+/// A part of an array, and how its chunks are decoded.
+pub(super) struct RoutedPart<'a> {
     /// Index of the array in the dataset.
     pub array: usize,
     /// Index of the part in the array.
@@ -145,10 +145,10 @@ pub(super) struct PlacedPart<'a> {
 }
 
 /// Returns all parts of all arrays.
-pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = PlacedPart<'_>> {
+pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = RoutedPart<'_>> {
     chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(array, (of, routes))| {
         let parts = of.parts.iter().zip(routes).enumerate();
-        parts.map(move |(number, (part, &route))| PlacedPart { array, number, part, route })
+        parts.map(move |(number, (part, &route))| RoutedPart { array, number, part, route })
     })
 }
 
@@ -160,7 +160,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     let decoding = gpu::decoding(chunk_index)?;
     let mut device =
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
-    for PlacedPart { array, number, part, route } in parts(chunk_index) {
+    for RoutedPart { array, number, part, route } in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let chain = part.format.gpu_chain().filter(|_| route == Route::Gpu);
         let rates = Rates::of(chain.and_then(Chain::compression));

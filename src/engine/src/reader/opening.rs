@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::needs::{PlacedPart, bound_chunks, needs, parts};
+use super::needs::{RoutedPart, bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
@@ -23,7 +23,7 @@ use crate::table::Table;
 
 /// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
 /// start from it, and [`crate::explain`] describes it.
-pub(crate) struct Opened {
+pub(crate) struct UnstartedReader {
     pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
     pub ops: Ops,
@@ -53,7 +53,7 @@ pub(crate) struct Note {
     pub text: String,
 }
 
-impl Opened {
+impl UnstartedReader {
     /// Checks the spec against an open dataset, without tables and rows. All breaks must be known. Reads no chunk and
     /// touches no device.
     ///
@@ -133,7 +133,7 @@ impl Opened {
     /// Returns the parts of arrays that the GPU would decode with this division, but the CPU sooner.
     fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
         let Some(device) = &division.budget.device else { return Vec::new() };
-        let slow = |PlacedPart { array, number, part, route }: PlacedPart<'_>| {
+        let slow = |RoutedPart { array, number, part, route }: RoutedPart<'_>| {
             let rates = Rates::of(part.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
             let time = rates.time(part.largest_bytes);
             let expected = Expected {

@@ -10,7 +10,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 
 use super::Reader;
-use super::opening::Opened;
+use super::opening::UnstartedReader;
 use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
 use crate::error::Result;
 use crate::spec::Spec;
@@ -249,13 +249,13 @@ fn a_value_that_grows_while_it_is_read_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
-    let mut opened = Opened::new(&spec).unwrap();
+    let mut unstarted = UnstartedReader::new(&spec).unwrap();
     // The value has one byte more whenever its size is asked for.
     let size = AtomicU64::new(9000);
     let grown = move |_: &str| Some(Found { size: size.fetch_add(1, Relaxed), version: None });
-    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
+    Arc::get_mut(&mut unstarted.chunk_index).unwrap().dataset.stores[0] =
         Arc::new(Hooked::open(&spec.source.paths[0], grown));
-    let error = Reader::start(&spec, opened).unwrap().next_batch().unwrap_err();
+    let error = Reader::start(&spec, unstarted).unwrap().next_batch().unwrap_err();
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
 }
 

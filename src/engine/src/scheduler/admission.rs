@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Scheduler;
 use super::chunks::{DecodedMemory, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
-use super::reads::Group;
-use crate::chunk_index::{Location, Place, Route};
+use super::reads::{ReadChunk, ReadState};
+use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::error::Result;
 use crate::memory::{Lease, arena};
-use crate::messages::{GdsTarget, Handle, Read, ReadRange};
+use crate::messages::{GdsTarget, Handle, Read, ReadRange, UploadPart};
 use crate::plan::ChunkId;
 
 /// Smaller reads are not worth the calls to cuFile.
@@ -51,7 +51,7 @@ impl Scheduler {
             }
             let Some(head) = self.chunks.head(self.batches.active_end()) else { return };
             // Local and remote reads share one queue. If the first chunk can't be read now, the others wait too.
-            let Place { location, remote, .. } = self.chunks[head.handle].place();
+            let ChunkInfo { location, remote, .. } = self.chunks[head.handle].info();
             if !self.reads.may_begin(remote, time) {
                 return;
             }
@@ -100,17 +100,17 @@ impl Scheduler {
         if self.batches.planner_is_late() || chunk.users().get(1).is_some_and(|&(next, _)| next - first.0 <= soon) {
             return None;
         }
-        self.batches.whole_copy(first, &self.shared.ops, chunk.place().decoded)
+        self.batches.whole_copy(first, &self.shared.ops, chunk.info().decoded)
     }
 
     /// Whether the CPU decodes the chunk to page-locked memory, from which it is copied to the GPU.
     pub(super) fn decodes_on_host(&self, handle: Handle) -> bool {
-        self.on_gpu() && self.chunks[handle].place().route == Route::Cpu
+        self.on_gpu() && self.chunks[handle].info().route == Route::Cpu
     }
 
     /// Returns the bytes of staging and of slots that a chunk takes while and after it is decoded.
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
-        let decoded = arena::rounded(self.chunks[handle].place().decoded);
+        let decoded = arena::rounded(self.chunks[handle].info().decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
         (host_decoded, if self.output_part(handle).is_some() { 0 } else { decoded })
     }
@@ -120,7 +120,7 @@ impl Scheduler {
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
-        let decoded = self.chunks[handle].place().decoded;
+        let decoded = self.chunks[handle].info().decoded;
         let part = self.output_part(handle);
         if let Some(lease) = part.and_then(|part| self.batches.lend_part(part, decoded)) {
             self.chunks[handle].reserve(DecodedMemory { host: Some((lease, part)), slot: None });
@@ -159,14 +159,14 @@ impl Scheduler {
 
     /// Whether the thread that reads the chunk also copies it to its slot on the device.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
-        self.on_gpu() && self.chunks[handle].place().uploads()
+        self.on_gpu() && self.chunks[handle].info().uploads()
     }
 
     /// Admits a chunk that is the whole value of a key. Returns false if memory is short.
     pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
         let handle = head.handle;
         let chunk_index = Arc::clone(&self.shared.chunk_index);
-        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].place());
+        let (id, ChunkInfo { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].info());
         // On the CPU an uncompressed chunk is read to its final place.
         let in_place = route == Route::Raw && !self.on_gpu();
         let (most, range) = match route {
@@ -201,9 +201,9 @@ impl Scheduler {
                 return false;
             }
         };
-        let mut group = Group::new(vec![(handle, 0, None)], self.chunks[handle].place().remote);
-        (group.in_place, group.gds_buffer) = (in_place, gds_buffer);
-        self.read(group, to, (None, range, None), id);
+        let mut read = ReadState::new(vec![ReadChunk::whole(handle)], self.chunks[handle].info().remote);
+        (read.in_place, read.gds_buffer) = (in_place, gds_buffer);
+        self.read(read, to, range, id);
         true
     }
 
@@ -216,50 +216,33 @@ impl Scheduler {
         }
     }
 
-    /// Starts one read to `to` for the chunks of `group`. They lie in one value, or in one object with this name and
-    /// version. `of` is any one of these chunks.
-    pub(super) fn read(
-        &mut self,
-        group: Group,
-        to: Lease,
-        (object, range, version): (Option<Arc<str>>, ReadRange, Option<Arc<str>>),
-        of: ChunkId,
-    ) {
+    /// Starts one read of `range` to `to`, for the chunks of `state`, which lie in one value or object. `of` is any one
+    /// of these chunks.
+    pub(super) fn read(&mut self, state: ReadState, to: Lease, range: ReadRange, of: ChunkId) {
         let mut uploads = Vec::new();
-        for &(handle, offset, _) in &group.chunks {
+        for &ReadChunk { handle, offset, .. } in &state.chunks {
             self.chunks[handle].fetch();
             if self.is_uploaded(handle)
                 && let Some(slot) = self.chunks[handle].slot()
             {
-                let address = self.memory.slot_address(slot);
-                uploads.push((offset, self.chunks[handle].place().decoded, address));
+                let to = self.memory.slot_address(slot);
+                uploads.push(UploadPart { offset, len: self.chunks[handle].info().decoded, to });
             }
         }
         let pieces = match &self.shared.cache {
-            Some(_) => group.chunks.iter().filter_map(|&(_, offset, len)| Some((offset, len?))).collect(),
+            Some(_) => state.chunks.iter().filter_map(|chunk| Some(chunk.offset..chunk.offset + chunk.len?)).collect(),
             None => Vec::new(),
         };
         // GPUDirect Storage is used for all chunks of a read, or for none.
-        let gds = match &group.gds_buffer {
+        let gds = match &state.gds_buffer {
             Some(range) => Some(GdsTarget::Buffer(self.memory.gds_address(range))),
-            None if self.gds && uploads.len() == group.chunks.len() && self.in_files(of) => Some(GdsTarget::Slots),
+            None if self.gds && uploads.len() == state.chunks.len() && self.in_files(of) => Some(GdsTarget::Slots),
             None => None,
         };
         let key = self.shared.chunk_index.key(of);
-        let group = self.reads.begin(group);
-        let read = Read {
-            group,
-            array: of.array,
-            part: of.part,
-            key,
-            object,
-            range,
-            version,
-            len: to.len(),
-            uploads,
-            pieces,
-            gds,
-        };
+        let object = state.object.clone();
+        let id = self.reads.begin(state);
+        let read = Read { id, array: of.array, part: of.part, key, object, range, len: to.len(), uploads, pieces, gds };
         self.backends.fetch.read(read, to);
     }
 
@@ -281,7 +264,7 @@ impl Scheduler {
         let kind = MemoryKind::GdsBuffer;
         let applies = bytes >= MIN_GDS_BYTES
             && bytes <= self.memory.capacity(kind)
-            && self.chunks[handle].place().route == Route::Gpu
+            && self.chunks[handle].info().route == Route::Gpu
             && self.in_files(self.chunks[handle].id());
         if applies { self.memory.take_gds_buffer(bytes).map(Some).ok_or(kind) } else { Ok(None) }
     }

@@ -7,8 +7,8 @@ use super::Scheduler;
 use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
-use super::reads::Member;
-use crate::chunk_index::{Location, Place, Route};
+use super::reads::ReadChunk;
+use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::error::{Code, Error, Result};
 use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
@@ -21,19 +21,19 @@ impl Scheduler {
     // ---- reads ----
 
     /// Handles the end of a read: its chunks go to decoders, or are resolved.
-    pub(super) fn fetched(&mut self, ReadDone { group: id, to, result }: ReadDone) {
-        let Some((members, in_place)) = self.reads.take_members(id) else { return };
-        let in_place = members.first().filter(|_| in_place).map(|&(handle, ..)| handle);
+    pub(super) fn fetched(&mut self, ReadDone { id, to, result }: ReadDone) {
+        let Some((chunks, in_place)) = self.reads.take_chunks(id) else { return };
+        let in_place = chunks.first().filter(|_| in_place).map(|chunk| chunk.handle);
         let read = match result {
             Ok(Some(read)) if read <= to.len() => read,
             other => {
                 self.end_lease(to, in_place);
                 self.reads.forget(id, &mut self.memory);
-                self.not_fetched(&members, &other);
+                self.not_fetched(&chunks, &other);
                 return;
             }
         };
-        Stats::add(&self.shared.stats.chunks_read, members.len() as u64);
+        Stats::add(&self.shared.stats.chunks_read, chunks.len() as u64);
         match in_place {
             Some(handle) => {
                 self.chunks[handle].return_decoded(to);
@@ -41,28 +41,28 @@ impl Scheduler {
             }
             None => {
                 let mut bytes = self.memory.shorten(to, read).share();
-                for &(handle, offset, len) in &members {
+                for &ReadChunk { handle, offset, len } in &chunks {
                     if !self.is_uploaded(handle) {
                         let bytes = bytes.part(offset, len.unwrap_or(read));
-                        self.chunks[handle].set_payload(Some(Payload { group: id, bytes }));
+                        self.chunks[handle].set_payload(Some(Payload { read: id, bytes }));
                     }
                 }
                 self.reads.keep(id, bytes, &mut self.memory);
             }
         }
-        self.distribute(&members);
+        self.distribute(&chunks);
     }
 
     /// Handles the chunks of a read that brought nothing: they are missing, oversized or failed.
-    fn not_fetched(&mut self, members: &[Member], result: &Result<Option<usize>>) {
+    fn not_fetched(&mut self, chunks: &[ReadChunk], result: &Result<Option<usize>>) {
         if let Ok(Some(bytes)) = result {
-            members.iter().for_each(|&(handle, ..)| self.oversized(handle, *bytes));
+            chunks.iter().for_each(|chunk| self.oversized(chunk.handle, *bytes));
             return;
         }
         // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
-        let again = members.len() > 1 && result.is_err();
-        for &(handle, ..) in members {
-            if again && matches!(self.chunks[handle].place().location, Location::Range(_)) {
+        let again = chunks.len() > 1 && result.is_err();
+        for &ReadChunk { handle, .. } in chunks {
+            if again && matches!(self.chunks[handle].info().location, Location::Range(_)) {
                 self.read_unmerged(handle);
                 continue;
             }
@@ -70,7 +70,7 @@ impl Scheduler {
             let state = match result {
                 Err(e) => ChunkState::Failed(e.clone()),
                 // The shard was deleted after its index was read. Its chunks must not become fill values.
-                _ if matches!(chunk.place().location, Location::Shard(..)) => {
+                _ if matches!(chunk.info().location, Location::Shard(..)) => {
                     let gone = Error::coded(Code::Replaced, "the shard vanished while it was read");
                     ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id())))
                 }
@@ -82,11 +82,11 @@ impl Scheduler {
 
     /// Passes on chunks that were read: to decode threads, to lanes, or to the batches that need them, if the reading
     /// thread has copied them to the device.
-    fn distribute(&mut self, members: &[Member]) {
+    fn distribute(&mut self, chunks: &[ReadChunk]) {
         let on_gpu = self.on_gpu();
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
-        for &(handle, ..) in members {
+        for &ReadChunk { handle, .. } in chunks {
             let uploaded = self.is_uploaded(handle);
             let chunk = &mut self.chunks[handle];
             if chunk.mark_read() {
@@ -98,7 +98,7 @@ impl Scheduler {
                 self.serve_ready(handle, 1);
                 continue;
             }
-            let Place { route, decoded, .. } = chunk.place();
+            let ChunkInfo { route, decoded, .. } = chunk.info();
             if on_gpu && route != Route::Cpu {
                 self.queue_for_lane(handle);
                 continue;
@@ -219,7 +219,7 @@ impl Scheduler {
         let (chunk_index, Some(cache)) = (&self.shared.chunk_index, &self.shared.cache) else { return };
         let chunk = &self.chunks[handle];
         let number = chunk_index.store_number(chunk.id().array, chunk.id().part);
-        let (part, len) = match chunk.place().location {
+        let (part, len) = match chunk.info().location {
             Location::Key | Location::Unread(_) => (ByteRange::Whole, 0),
             Location::Range(_) => {
                 // It may have been read alone, or in a merged read. The cache names these in different ways.
@@ -344,7 +344,7 @@ impl Scheduler {
     /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it.
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
-        chunk.place_mut().route = self.shared.chunk_index.route(chunk.id());
+        chunk.set_route(self.shared.chunk_index.route(chunk.id()));
         self.chunks.requeue(handle, self.batches.active_end());
     }
 

@@ -14,9 +14,9 @@ impl Scheduler {
         chunk.await_lane();
         self.waves.push(WaitingChunk {
             handle,
-            content: if chunk.place().route == Route::Gpu { Content::Encoded } else { Content::Decoded },
+            content: if chunk.info().route == Route::Gpu { Content::Encoded } else { Content::Decoded },
             bytes: chunk.payload().map_or(0, |payload| payload.bytes.len()),
-            decoded: chunk.place().decoded,
+            decoded: chunk.info().decoded,
             uses: chunk.uses_before(active_end) as u32,
         });
     }
@@ -92,7 +92,7 @@ impl Scheduler {
                 handle,
                 bytes: payload.bytes.len(),
                 source: self.reads.source(&payload, &self.memory),
-                version: self.reads.get(payload.group).and_then(|read| read.version.clone()),
+                version: self.reads.get(payload.read).and_then(|read| read.object.version.clone()),
                 content,
                 slot,
                 decoded_bytes: decoded,

@@ -7,13 +7,13 @@ use super::Scheduler;
 use super::admission::Admission;
 use super::chunks::{ChunkState, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
-use super::reads::Group;
+use super::reads::{ReadChunk, ReadState};
 use super::shard_indexes::{IndexPending, Known};
-use crate::chunk_index::{Location, Place, Range, Route, ShardId, ShardIndex};
+use crate::chunk_index::{ChunkInfo, Location, ObjectRange, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
 use crate::memory::arena;
-use crate::messages::{Handle, ReadRange};
+use crate::messages::{Handle, ReadObject, ReadRange};
 use crate::store::Extent;
 
 /// Most wanted chunks that are searched for neighbours in the same object.
@@ -22,9 +22,9 @@ const MERGE_SEARCH: usize = 4096;
 /// sample lie apart. Chunks of one shard are planned one after the other.
 const MERGE_OTHERS: usize = 64;
 
-/// A wanted chunk, and its range in the object.
+/// A wanted chunk, and its range in an object.
 #[derive(Clone, Copy)]
-struct Inner {
+struct ChunkRange {
     offset: u64,
     len: u64,
     handle: Handle,
@@ -48,12 +48,12 @@ impl Scheduler {
         let found = match &*known {
             Known::Missing => Ok(None),
             Known::Index(index) => match self.range_in_shard(handle, index, entry) {
-                Ok(Some((offset, len))) => Ok(Some((index, Inner { offset, len, handle }))),
+                Ok(Some((offset, len))) => Ok(Some((index, ChunkRange { offset, len, handle }))),
                 Ok(None) => Ok(None),
                 Err(e) => Err(e),
             },
         };
-        let (index, inner) = match found {
+        let (index, own) = match found {
             Ok(Some(found)) => found,
             Ok(None) => {
                 self.resolve(handle, ChunkState::Missing);
@@ -64,16 +64,16 @@ impl Scheduler {
                 return Admission::Done;
             }
         };
-        let in_shard = |w: &Wanted| match self.chunks[w.handle].place().location {
+        let in_shard = |w: &Wanted| match self.chunks[w.handle].info().location {
             Location::Shard(other, entry) if other == shard => Some(self.range_in_shard(w.handle, index, entry)),
             _ => None,
         };
-        let members = self.neighbours(head, inner, 0, in_shard);
-        self.admit_some(head, members, (None, index.version.clone()))
+        let members = self.neighbours(head, own, 0, in_shard);
+        self.admit_some(head, members, &ReadObject { name: None, version: index.version.clone() })
     }
 
     /// Admits a chunk that is a range of an object, merged with its neighbours.
-    pub(super) fn admit_range(&mut self, head: Wanted, range: Range) -> Admission {
+    pub(super) fn admit_range(&mut self, head: Wanted, range: ObjectRange) -> Admission {
         let handle = head.handle;
         let (shared, has_cache) = (&self.shared, self.shared.cache.is_some());
         // With a disk cache the chunk is read by its key, because the cache asks the store for the version of the key.
@@ -81,23 +81,23 @@ impl Scheduler {
             return self.admit_unmerged(head);
         }
         // If its size is wrong, reading it gives the error.
-        let Ok(inner) = self.checked(handle, range) else { return self.admit_unmerged(head) };
-        let in_object = |w: &Wanted| match self.chunks[w.handle].place().location {
+        let Ok(own) = self.checked(handle, range) else { return self.admit_unmerged(head) };
+        let in_object = |w: &Wanted| match self.chunks[w.handle].info().location {
             Location::Range(other) if other.object == range.object && !self.chunks[w.handle].is_unmerged() => {
-                Some(self.checked(w.handle, other).map(|inner| Some((inner.offset, inner.len))))
+                Some(self.checked(w.handle, other).map(|other| Some((other.offset, other.len))))
             }
             _ => None,
         };
-        let mut members = self.neighbours(head, inner, MERGE_OTHERS, in_object);
+        let mut members = self.neighbours(head, own, MERGE_OTHERS, in_object);
         // With a cache a single chunk is read by its range too, so that it has the same name in the cache as in a
         // merged read.
         if members.len() == 1 && !has_cache {
             return self.admit_unmerged(head);
         }
-        let extent = |m: &Inner| self.shared.chunk_index.extent(self.chunks[m.handle].id());
-        let Some(Extent { object, version, .. }) = extent(&inner) else { return self.admit_unmerged(head) };
+        let extent = |m: &ChunkRange| self.shared.chunk_index.extent(self.chunks[m.handle].id());
+        let Some(Extent { object, version, .. }) = extent(&own) else { return self.admit_unmerged(head) };
         members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
-        self.admit_some(head, members, (Some(object), version))
+        self.admit_some(head, members, &ReadObject { name: Some(object), version })
     }
 
     /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
@@ -108,7 +108,7 @@ impl Scheduler {
         // all.
         if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
             self.locate(shard);
-            return match self.chunks[handle].place().location {
+            return match self.chunks[handle].info().location {
                 Location::Range(range) => self.admit_range(head, range),
                 _ => self.admit_unmerged(head),
             };
@@ -132,9 +132,7 @@ impl Scheduler {
         if chunk_index.sharded(index.array, index.part).is_some() {
             return;
         }
-        for (id, place) in self.chunks.places().filter(|(_, place)| place.location == Location::Unread(index)) {
-            place.location = chunk_index.location(id);
-        }
+        self.chunks.locate(Location::Unread(index), |id| chunk_index.location(id));
     }
 
     fn admit_unmerged(&mut self, head: Wanted) -> Admission {
@@ -142,20 +140,15 @@ impl Scheduler {
     }
 
     /// Returns the range of a chunk in an object, after checking that the chunk may have this size.
-    fn checked(&self, handle: Handle, Range { offset, len, .. }: Range) -> Result<Inner> {
+    fn checked(&self, handle: Handle, ObjectRange { offset, len, .. }: ObjectRange) -> Result<ChunkRange> {
         self.check_encoded(handle, len, "the references")?;
-        Ok(Inner { offset, len, handle })
+        Ok(ChunkRange { offset, len, handle })
     }
 
     /// Reads these chunks of an object in one read. If memory can never hold all of them, it reads only some, including
     /// the first chunk in the queue.
-    fn admit_some(
-        &mut self,
-        head: Wanted,
-        mut members: Vec<Inner>,
-        object: (Option<Arc<str>>, Option<Arc<str>>),
-    ) -> Admission {
-        while let Err(kind) = self.admit_members(&members, &object) {
+    fn admit_some(&mut self, head: Wanted, mut members: Vec<ChunkRange>, object: &ReadObject) -> Admission {
+        while let Err(kind) = self.admit_members(&members, object) {
             if members.len() == 1 || !self.idle() {
                 let takes = members.iter().map(|m| self.takes_decoded(m.handle));
                 let (host_decoded, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
@@ -169,35 +162,35 @@ impl Scheduler {
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
-            if members.len() == 1 && object.0.is_some() && self.shared.cache.is_none() {
+            if members.len() == 1 && object.name.is_some() && self.shared.cache.is_none() {
                 return self.admit_unmerged(head);
             }
         }
         Admission::Done
     }
 
-    /// Returns `inner` and the wanted chunks of the same object that lie so near that one read serves them all, sorted
-    /// by offset. `place` returns the range of a chunk in the object, or `None` if it lies elsewhere. The search ends
-    /// after more than `others` chunks in a row that lie elsewhere.
+    /// Returns the ranges of the chunk `head` (`own`) and of the wanted chunks that lie so near in the same object that
+    /// one read serves them all, sorted by offset. `range_of` returns the range of a chunk in the object, or `None` if
+    /// it lies elsewhere. The search ends after more than `others` chunks in a row that lie elsewhere.
     fn neighbours(
         &self,
         head: Wanted,
-        inner: Inner,
+        own: ChunkRange,
         others: usize,
-        place: impl Fn(&Wanted) -> Option<Result<Option<(u64, u64)>>>,
-    ) -> Vec<Inner> {
-        let mut all = vec![inner];
+        range_of: impl Fn(&Wanted) -> Option<Result<Option<(u64, u64)>>>,
+    ) -> Vec<ChunkRange> {
+        let mut all = vec![own];
         let mut in_row = 0;
         for w in self.chunks.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
             if !self.chunks.is_wanted(&w) {
                 continue;
             }
-            match place(&w) {
+            match range_of(&w) {
                 Some(range) => {
                     in_row = 0;
                     // A chunk with a wrong range fails in its own turn.
                     if let Ok(Some((offset, len))) = range {
-                        all.push(Inner { offset, len, handle: w.handle });
+                        all.push(ChunkRange { offset, len, handle: w.handle });
                     }
                 }
                 None if in_row < others => in_row += 1,
@@ -206,8 +199,8 @@ impl Scheduler {
         }
         // Writers that encode in parallel store the chunks of a shard in any order.
         all.sort_unstable_by_key(|m| m.offset);
-        let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
-        let merge = if self.chunks[head.handle].place().remote { MERGE_REMOTE } else { MERGE_LOCAL };
+        let at = all.iter().position(|m| m.handle == own.handle).unwrap_or(0);
+        let merge = if self.chunks[head.handle].info().remote { MERGE_REMOTE } else { MERGE_LOCAL };
         let together = merge.around(at, all.len(), |i| (all[i].offset, all[i].len));
         all.truncate(together.end);
         all.drain(..together.start);
@@ -218,11 +211,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
-    fn admit_members(
-        &mut self,
-        members: &[Inner],
-        (object, version): &(Option<Arc<str>>, Option<Arc<str>>),
-    ) -> Result<(), MemoryKind> {
+    fn admit_members(&mut self, members: &[ChunkRange], object: &ReadObject) -> Result<(), MemoryKind> {
         let (from, bytes) = span_of(members);
         let to = self.memory.take_staging(bytes).ok_or(MemoryKind::Staging)?;
         let gds_buffer = match self.reserve_members(members, bytes) {
@@ -232,11 +221,15 @@ impl Scheduler {
                 return Err(kind);
             }
         };
-        let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
+        let chunk = |&ChunkRange { offset, len, handle }: &ChunkRange| ReadChunk {
+            handle,
+            offset: (offset - from) as usize,
+            len: Some(len as usize),
+        };
         let first = members[0].handle;
-        let mut group = Group::new(chunks, self.chunks[first].place().remote);
-        (group.gds_buffer, group.version) = (gds_buffer, version.clone());
-        self.read(group, to, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id());
+        let mut read = ReadState::new(members.iter().map(chunk).collect(), self.chunks[first].info().remote);
+        (read.gds_buffer, read.object) = (gds_buffer, object.clone());
+        self.read(read, to, ReadRange::From(from), self.chunks[first].id());
         Ok(())
     }
 
@@ -245,8 +238,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
-    fn reserve_members(&mut self, members: &[Inner], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
-        let release = |scheduler: &mut Self, members: &[Inner]| {
+    fn reserve_members(&mut self, members: &[ChunkRange], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
+        let release = |scheduler: &mut Self, members: &[ChunkRange]| {
             members.iter().for_each(|m| scheduler.release_decoded(m.handle));
         };
         for (i, member) in members.iter().enumerate() {
@@ -266,7 +259,7 @@ impl Scheduler {
     /// the error.
     fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
-        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].place());
+        let (id, ChunkInfo { decoded, route, .. }) = (self.chunks[handle].id(), self.chunks[handle].info());
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),
             Route::Raw => {
@@ -280,7 +273,7 @@ impl Scheduler {
 }
 
 /// Returns the offset of the first member in the object, and the bytes from there to the end of the last member.
-fn span_of(members: &[Inner]) -> (u64, usize) {
+fn span_of(members: &[ChunkRange]) -> (u64, usize) {
     let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
     let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
     (from, (to - from) as usize)

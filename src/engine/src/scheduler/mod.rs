@@ -44,13 +44,13 @@ use crate::budget::LimitFinder;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{HostArena, Pool, arena};
-use crate::messages::{Decode, Event, Fetch, GroupId, Lanes, Shared, TaskDone, Wave, WaveDone, WaveLimits};
+use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Shared, TaskDone, Wave, WaveDone, WaveLimits};
 use crate::plan::ChunkId;
 use crate::stats::Stats;
 use batches::{Batches, JobSource, addressed};
 use chunks::{ChunkState, Chunks};
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
-use reads::Reads;
+use reads::{ReadChunk, Reads};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
 use task_limit::TaskLimit;
@@ -70,6 +70,16 @@ impl DeviceArena {
     fn address(&self, range: &arena::Range) -> u64 {
         self.base + range.offset() as u64
     }
+}
+
+/// A chunk that is being read, for a simulation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedChunk {
+    pub id: ChunkId,
+    /// Bytes of the decoded chunk.
+    pub decoded: usize,
+    /// The number of the first batch that needs it.
+    pub batch: u64,
 }
 
 /// The limits and sizes that the scheduler works with. They are fixed when the reader is opened.
@@ -239,13 +249,12 @@ impl Scheduler {
         }
     }
 
-    /// Returns the chunks of a read under way: for each, its id, its decoded bytes, and the number of the first batch
-    /// that needs it.
-    pub fn chunks_of(&self, group: GroupId) -> impl Iterator<Item = (ChunkId, usize, u64)> + '_ {
-        let members = self.reads.get(group).map_or(&[][..], |g| &g.chunks);
-        members.iter().filter_map(|&(handle, ..)| {
+    /// Returns the chunks of a read under way.
+    pub fn chunks_of(&self, read: ReadId) -> impl Iterator<Item = WantedChunk> + '_ {
+        let chunks = self.reads.get(read).map_or(&[][..], |read| &read.chunks);
+        chunks.iter().filter_map(|&ReadChunk { handle, .. }| {
             let chunk = &self.chunks[handle];
-            Some((chunk.id(), chunk.place().decoded, chunk.first_batch()?))
+            Some(WantedChunk { id: chunk.id(), decoded: chunk.info().decoded, batch: chunk.first_batch()? })
         })
     }
 
@@ -274,7 +283,7 @@ impl Scheduler {
         match event {
             Event::Planned(plan) => self.planned(*plan),
             Event::Fetched(done) => {
-                self.reads.ended(done.group);
+                self.reads.ended(done.id);
                 self.fetched(done);
             }
             Event::Uploading => self.reads.uploading(),
@@ -353,7 +362,7 @@ impl Scheduler {
     }
 
     fn planned(&mut self, plan: Plan) {
-        let Plan { batch: plan, places, shards } = plan;
+        let Plan { batch: plan, chunks, shards } = plan;
         // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
             if self.shards.begin_read_ahead(shard) {
@@ -362,8 +371,8 @@ impl Scheduler {
         }
         let batch = self.batches.next_number();
         self.chunks.plan_batch();
-        let uses = plan.uses.iter().zip(places).zip(0..);
-        let handles = uses.map(|((u, place), i)| self.chunks.need(u.chunk, place, batch, i)).collect();
+        let uses = plan.uses.iter().zip(chunks).zip(0..);
+        let handles = uses.map(|((u, info), i)| self.chunks.need(u.chunk, info, batch, i)).collect();
         let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
         let all = plan.uses.len() as u32 + extra;
         self.batches.add(plan, handles, all, self.broken.clone());

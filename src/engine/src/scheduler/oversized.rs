@@ -38,7 +38,7 @@ impl Scheduler {
     /// enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
         let chunk_index = &self.shared.chunk_index;
-        let (id, decoded) = (self.chunks[handle].id(), self.chunks[handle].place().decoded);
+        let (id, decoded) = (self.chunks[handle].id(), self.chunks[handle].info().decoded);
         let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
         let wrong = |e: String| Err(Error::runtime(e).at(chunk_index.site(id)));
         let encoded = match usize::try_from(encoded) {

@@ -5,48 +5,59 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
 
 use super::memory::ChunkMemory;
 use crate::memory::{Lease, SharedLease, arena};
-use crate::messages::{GroupId, Handle, Payload};
+use crate::messages::{Handle, Payload, ReadId, ReadObject};
 use crate::plan::IdHasher;
 
 /// While there is time, the limit on local reads is divided by this.
 const RELAXED_READS_DIVISOR: usize = 4;
 
-/// A chunk of a read: its handle, the offset of its bytes in the read, the number of its bytes (`None`: all bytes of
-/// the read).
-pub(super) type Member = (Handle, usize, Option<usize>);
+/// A chunk of a read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadChunk {
+    pub handle: Handle,
+    /// The offset of its first byte among the bytes of the read.
+    pub offset: usize,
+    /// The number of its bytes. `None`: all bytes of the read.
+    pub len: Option<usize>,
+}
+
+impl ReadChunk {
+    /// The only chunk of a read, which has all its bytes.
+    pub fn whole(handle: Handle) -> Self {
+        Self { handle, offset: 0, len: None }
+    }
+}
 
 /// A read that is under way, or whose bytes are still in use.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ReadState {
     /// Whether the bytes are read to the memory for the decoded bytes of its only chunk.
     pub in_place: bool,
     /// Device memory to which GPUDirect Storage reads. `None`: it is not used, or reads to slots.
     pub gds_buffer: Option<arena::Range>,
-    pub chunks: Vec<Member>,
+    pub chunks: Vec<ReadChunk>,
     /// Whether it is a request to a remote store.
     pub remote: bool,
-    /// The version that the object must have. `None`: any.
-    pub version: Option<Arc<str>>,
+    pub object: ReadObject,
     /// The bytes that were read. `None` while the read is under way.
     bytes: Option<SharedLease>,
 }
 
-impl Group {
+impl ReadState {
     /// A read of these chunks.
-    pub fn new(chunks: Vec<Member>, remote: bool) -> Self {
-        Self { in_place: false, gds_buffer: None, chunks, remote, version: None, bytes: None }
+    pub fn new(chunks: Vec<ReadChunk>, remote: bool) -> Self {
+        Self { in_place: false, gds_buffer: None, chunks, remote, object: ReadObject::default(), bytes: None }
     }
 }
 
 /// The reads of chunks. Reads of shard indexes are counted by [`super::shard_indexes::Shards`]: they hold none of the
 /// memory for chunks.
 pub(super) struct Reads {
-    groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
-    next: GroupId,
+    states: HashMap<ReadId, ReadState, BuildHasherDefault<IdHasher>>,
+    next: ReadId,
     /// Most reads under way at a time: of local stores, and of remote stores.
     limits: [usize; 2],
     in_flight: [usize; 2],
@@ -57,7 +68,7 @@ pub(super) struct Reads {
 impl Reads {
     /// Makes an empty list. `limits` are the most reads at a time: of local stores, and of remote stores.
     pub fn new(limits: [usize; 2]) -> Self {
-        Self { groups: HashMap::default(), next: 0, limits, in_flight: [0; 2], uploads: 0 }
+        Self { states: HashMap::default(), next: 0, limits, in_flight: [0; 2], uploads: 0 }
     }
 
     /// Whether another read of a remote (or local) store may begin. If there is `time` (nothing is urgent, see
@@ -70,28 +81,28 @@ impl Reads {
     }
 
     /// Records that a read begins. Returns its number.
-    pub fn begin(&mut self, group: Group) -> GroupId {
-        self.in_flight[usize::from(group.remote)] += 1;
-        self.insert(group)
+    pub fn begin(&mut self, read: ReadState) -> ReadId {
+        self.in_flight[usize::from(read.remote)] += 1;
+        self.insert(read)
     }
 
     /// Holds memory that one chunk needs and that was filled by something other than a read.
     pub fn hold(&mut self, lease: Lease) -> Payload {
         let mut bytes = lease.share();
         let all = bytes.part(0, bytes.len());
-        let group = self.insert(Group { bytes: Some(bytes), ..Group::new(Vec::new(), false) });
-        Payload { group, bytes: all }
+        let read = self.insert(ReadState { bytes: Some(bytes), ..ReadState::new(Vec::new(), false) });
+        Payload { read, bytes: all }
     }
 
-    fn insert(&mut self, group: Group) -> GroupId {
+    fn insert(&mut self, read: ReadState) -> ReadId {
         self.next += 1;
-        self.groups.insert(self.next, group);
+        self.states.insert(self.next, read);
         self.next
     }
 
     /// Records that a read ended, and that nothing is copied to the device.
-    pub fn ended(&mut self, id: GroupId) {
-        let remote = self.groups.get(&id).is_some_and(|g| g.remote);
+    pub fn ended(&mut self, id: ReadId) {
+        let remote = self.states.get(&id).is_some_and(|read| read.remote);
         self.in_flight[usize::from(remote)] -= 1;
     }
 
@@ -118,25 +129,25 @@ impl Reads {
     }
 
     /// Takes the chunks of a read that has ended. Also returns whether it was read in place.
-    pub fn take_members(&mut self, id: GroupId) -> Option<(Vec<Member>, bool)> {
-        let group = self.groups.get_mut(&id)?;
-        Some((std::mem::take(&mut group.chunks), group.in_place))
+    pub fn take_chunks(&mut self, id: ReadId) -> Option<(Vec<ReadChunk>, bool)> {
+        let read = self.states.get_mut(&id)?;
+        Some((std::mem::take(&mut read.chunks), read.in_place))
     }
 
     /// Removes a read that has ended, and of which no bytes are kept.
-    pub fn forget(&mut self, id: GroupId, memory: &mut ChunkMemory) {
-        if let Some(range) = self.groups.remove(&id).and_then(|group| group.gds_buffer) {
+    pub fn forget(&mut self, id: ReadId, memory: &mut ChunkMemory) {
+        if let Some(range) = self.states.remove(&id).and_then(|read| read.gds_buffer) {
             memory.release_gds_buffer(range);
         }
     }
 
     /// Keeps the bytes that a read brought, until all parts of `bytes` have come back. The rest of its memory was given
     /// back. If no part was handed out, gives all of it back.
-    pub fn keep(&mut self, id: GroupId, bytes: SharedLease, memory: &mut ChunkMemory) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        group.gds_buffer = group.gds_buffer.take().map(|range| memory.shorten_gds_buffer(range, bytes.len()));
+    pub fn keep(&mut self, id: ReadId, bytes: SharedLease, memory: &mut ChunkMemory) {
+        let Some(read) = self.states.get_mut(&id) else { return };
+        read.gds_buffer = read.gds_buffer.take().map(|range| memory.shorten_gds_buffer(range, bytes.len()));
         let whole = bytes.is_whole();
-        group.bytes = Some(bytes);
+        read.bytes = Some(bytes);
         if whole {
             self.remove(id, memory);
         }
@@ -144,8 +155,8 @@ impl Reads {
 
     /// Takes back what a chunk had of a read. With the last chunk, the read's memory is given back.
     pub fn release(&mut self, payload: Payload, memory: &mut ChunkMemory) {
-        let Payload { group: id, bytes } = payload;
-        let Some(of) = self.groups.get_mut(&id).and_then(|group| group.bytes.as_mut()) else { return };
+        let Payload { read: id, bytes } = payload;
+        let Some(of) = self.states.get_mut(&id).and_then(|read| read.bytes.as_mut()) else { return };
         of.give_back(bytes);
         if of.is_whole() {
             self.remove(id, memory);
@@ -153,30 +164,30 @@ impl Reads {
     }
 
     /// Removes a read whose bytes nobody has, and gives its memory back.
-    fn remove(&mut self, id: GroupId, memory: &mut ChunkMemory) {
-        let Some(group) = self.groups.remove(&id) else { return };
-        group.bytes.into_iter().for_each(|bytes| memory.give_back(bytes.into_lease()));
-        group.gds_buffer.into_iter().for_each(|range| memory.release_gds_buffer(range));
+    fn remove(&mut self, id: ReadId, memory: &mut ChunkMemory) {
+        let Some(read) = self.states.remove(&id) else { return };
+        read.bytes.into_iter().for_each(|bytes| memory.give_back(bytes.into_lease()));
+        read.gds_buffer.into_iter().for_each(|range| memory.release_gds_buffer(range));
     }
 
     /// Returns the address from which a lane copies a part of a read's bytes: in the GDS buffer on the device, if they
     /// were read there, or in host memory.
     pub fn source(&self, payload: &Payload, memory: &ChunkMemory) -> u64 {
         let in_gds_buffer = self
-            .groups
-            .get(&payload.group)
-            .and_then(|group| Some(memory.gds_address(group.gds_buffer.as_ref()?) + payload.bytes.offset() as u64));
+            .states
+            .get(&payload.read)
+            .and_then(|read| Some(memory.gds_address(read.gds_buffer.as_ref()?) + payload.bytes.offset() as u64));
         in_gds_buffer.unwrap_or_else(|| payload.bytes.address())
     }
 
     /// Returns a read that is under way, or whose bytes are still in use.
-    pub fn get(&self, id: GroupId) -> Option<&Group> {
-        self.groups.get(&id)
+    pub fn get(&self, id: ReadId) -> Option<&ReadState> {
+        self.states.get(&id)
     }
 
     /// All reads that are under way, or whose bytes are still in use.
-    pub fn iter(&self) -> impl Iterator<Item = &Group> {
-        self.groups.values()
+    pub fn iter(&self) -> impl Iterator<Item = &ReadState> {
+        self.states.values()
     }
 }
 
@@ -197,13 +208,14 @@ mod tests {
         let mut memory = memory(None);
         let mut reads = Reads::new([2, 1]);
         let to = memory.take_staging(4096).unwrap();
-        let id = reads.begin(Group::new(vec![(7, 0, None), (8, 512, None)], true));
+        let id = reads
+            .begin(ReadState::new(vec![ReadChunk::whole(7), ReadChunk { offset: 512, ..ReadChunk::whole(8) }], true));
         assert!(!reads.may_begin(true, false) && reads.may_begin(false, false) && reads.in_flight() == 1);
         reads.ended(id);
-        let (members, in_place) = reads.take_members(id).unwrap();
-        assert_eq!((members.len(), in_place, reads.in_flight()), (2, false, 0));
+        let (chunks, in_place) = reads.take_chunks(id).unwrap();
+        assert_eq!((chunks.len(), in_place, reads.in_flight()), (2, false, 0));
         let mut bytes = memory.shorten(to, 1000).share();
-        let payloads = [(0, 512), (512, 488)].map(|(at, len)| Payload { group: id, bytes: bytes.part(at, len) });
+        let payloads = [(0, 512), (512, 488)].map(|(at, len)| Payload { read: id, bytes: bytes.part(at, len) });
         reads.keep(id, bytes, &mut memory);
         assert_eq!(memory.available(MemoryKind::Staging), 3072);
         assert_eq!(reads.source(&payloads[1], &memory), (1 << 20) + 512);
@@ -220,9 +232,9 @@ mod tests {
         let mut reads = Reads::new([2, 1]);
         for keeps in [true, false] {
             let to = memory.take_staging(4096).unwrap();
-            let mut group = Group::new(vec![(7, 0, None)], false);
-            group.gds_buffer = memory.take_gds_buffer(4096);
-            let id = reads.begin(group);
+            let mut read = ReadState::new(vec![ReadChunk::whole(7)], false);
+            read.gds_buffer = memory.take_gds_buffer(4096);
+            let id = reads.begin(read);
             reads.ended(id);
             match keeps {
                 true => reads.keep(id, to.share(), &mut memory),
@@ -240,11 +252,11 @@ mod tests {
     fn lanes_copy_from_the_gds_buffer_what_was_read_there() {
         let mut memory = memory(Some(DeviceArena { arena: Arena::new(4096), base: 1 << 30 }));
         let mut reads = Reads::new([2, 1]);
-        let mut group = Group::new(vec![(7, 0, None)], false);
-        group.gds_buffer = memory.take_gds_buffer(2048);
-        let id = reads.begin(group);
+        let mut read = ReadState::new(vec![ReadChunk::whole(7)], false);
+        read.gds_buffer = memory.take_gds_buffer(2048);
+        let id = reads.begin(read);
         let mut bytes = memory.take_staging(1000).unwrap().share();
-        let payload = Payload { group: id, bytes: bytes.part(600, 400) };
+        let payload = Payload { read: id, bytes: bytes.part(600, 400) };
         reads.keep(id, bytes, &mut memory);
         assert_eq!(memory.available(MemoryKind::GdsBuffer), 3072, "only 1000 bytes were read");
         assert_eq!(reads.source(&payload, &memory), (1 << 30) + 600);
@@ -260,7 +272,7 @@ mod tests {
         let mut reads = Reads::new([6, 1]);
         for expected in [true, true, false] {
             assert_eq!((reads.may_begin(false, true), reads.may_begin(false, false)), (expected, true));
-            reads.begin(Group::new(vec![(0, 0, None)], false));
+            reads.begin(ReadState::new(vec![ReadChunk::whole(0)], false));
         }
         assert!(reads.may_begin(true, true), "requests keep no thread busy");
     }
@@ -268,7 +280,7 @@ mod tests {
     #[test]
     fn a_copy_follows_its_read() {
         let mut reads = Reads::new([1, 0]);
-        reads.begin(Group::new(vec![(0, 0, None)], false));
+        reads.begin(ReadState::new(vec![ReadChunk::whole(0)], false));
         assert!(!reads.may_begin(false, false));
         reads.uploading();
         assert!(reads.may_begin(false, false), "the thread reads the next chunk");

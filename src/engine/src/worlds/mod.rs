@@ -17,7 +17,7 @@ use crate::explain::memory::simulated;
 use crate::order::Order;
 use crate::random::key;
 use crate::scheduler::simulation::random::{self, Life, Random, SimulatedReader};
-use stores::Prepared;
+use stores::RandomReader;
 
 /// Number of consecutive seeds whose worlds share their readers: to prepare a reader takes as long as some worlds.
 const SHARED: u64 = 1 << 13;
@@ -25,25 +25,25 @@ const SHARED: u64 = 1 << 13;
 const READERS: usize = 96;
 
 /// Prepares the readers for the worlds that share them with the world of `seed`.
-fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
+fn readers(seed: u64, unusual: bool) -> Vec<RandomReader> {
     let mut random = Random::new(key(&[seed / SHARED]));
     let mut readers = Vec::with_capacity(READERS);
     while readers.len() < READERS {
-        readers.extend(Prepared::random(&mut random, unusual).ok());
+        readers.extend(RandomReader::new(&mut random, unusual).ok());
     }
     readers
 }
 
 /// Runs the world of `seed`.
-fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
+fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
     let mut random = Random::new(seed);
-    let prepared = &readers[random.below(readers.len() as u64) as usize];
-    let opened = &prepared.opened;
-    let batch = prepared.spec.batch_size as u64;
-    let first = random.below(3) * random.below(opened.order.samples());
+    let drawn = &readers[random.below(readers.len() as u64) as usize];
+    let unstarted = &drawn.unstarted;
+    let batch = drawn.spec.batch_size as u64;
+    let first = random.below(3) * random.below(unstarted.order.samples());
     let batches = 1 + random.below(10);
-    let (mut order, mut delivered, mut taken) = (opened.order.clone(), first, 0);
-    let mut expected = opened.order.clone();
+    let (mut order, mut delivered, mut taken) = (unstarted.order.clone(), first, 0);
+    let mut expected = unstarted.order.clone();
     for number in 0.. {
         let mut life = Life { seed, unusual, batches: batches - taken, taken: batches - taken, work: u64::MAX };
         // After two checkpoints the reader lives to the end.
@@ -52,7 +52,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
             2 => life.taken = random.below(life.batches),
             _ => {}
         }
-        let reader = reader(prepared, &mut random, order.clone(), delivered)?;
+        let reader = reader(drawn, &mut random, order.clone(), delivered)?;
         let lived = random::live(&life, Random::new(key(&[seed, number])), reader)?;
         for (sample, k) in lived.samples.into_iter().zip(first + taken * batch..) {
             let expected = expected.sample(k);
@@ -65,15 +65,15 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
             return Ok(());
         }
         delivered += lived.batches * batch;
-        let checkpoint = opened.identity.write(&order, prepared.spec.order.shard_id, delivered);
-        (order, delivered) = opened.order.resume(&opened.identity.read(&checkpoint)?)?;
+        let checkpoint = unstarted.identity.write(&order, drawn.spec.order.shard_id, delivered);
+        (order, delivered) = unstarted.order.resume(&unstarted.identity.read(&checkpoint)?)?;
     }
     Ok(())
 }
 
 /// Makes a reader of samples in this order that has delivered some of them, with random limits on memory.
-fn reader(prepared: &Prepared, random: &mut Random, order: Order, delivered: u64) -> Result<SimulatedReader> {
-    let Prepared { spec, opened, smallest } = prepared;
+fn reader(drawn: &RandomReader, random: &mut Random, order: Order, delivered: u64) -> Result<SimulatedReader> {
+    let RandomReader { spec, unstarted, smallest } = drawn;
     // Draws a limit: the least that is possible, up to twice that, or several times that.
     let mut more = |least: u64| match random.below(3) {
         0 => least,
@@ -84,17 +84,17 @@ fn reader(prepared: &Prepared, random: &mut Random, order: Order, delivered: u64
         s.resources.host_memory_limit = Some(more(smallest.host));
         s.resources.device_memory_limit = (smallest.device > 0).then(|| more(smallest.device));
     });
-    let mut config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default())?;
+    let mut config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
     config.rules.several_shards = random.below(2) == 0;
     Ok(SimulatedReader {
-        chunk_index: Arc::clone(&opened.chunk_index),
-        ops: opened.ops.clone(),
+        chunk_index: Arc::clone(&unstarted.chunk_index),
+        ops: unstarted.ops.clone(),
         order,
         first_sample: delivered,
         batch_size: spec.batch_size,
-        output_bytes: opened.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect(),
+        output_bytes: unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect(),
         config,
     })
 }

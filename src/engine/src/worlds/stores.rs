@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::budget::{Limits, smallest};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::random::Random;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
@@ -85,20 +85,20 @@ impl Store for Documents {
     }
 }
 
-/// A reader that has read its metadata.
-pub(super) struct Prepared {
+/// A random reader of a random data set, not started yet.
+pub(super) struct RandomReader {
     pub spec: Spec,
-    pub opened: Opened,
+    pub unstarted: UnstartedReader,
     /// The least memory with which it runs.
     pub smallest: Limits,
 }
 
-impl Prepared {
+impl RandomReader {
     /// Makes a random reader of a random data set. With `unusual`, some stores tell where chunks lie in larger objects.
     ///
     /// # Errors
     /// If its arguments don't fit together. The caller then draws another one.
-    pub fn random(random: &mut Random, unusual: bool) -> Result<Self> {
+    pub fn new(random: &mut Random, unusual: bool) -> Result<Self> {
         let steps = 1 + random.below(24);
         let width = 1 + random.below(3) * random.below(600);
         let arrays = 1 + random.below(3);
@@ -151,12 +151,12 @@ impl Prepared {
             s.device = if gpu { Device::Gpu(0) } else { Device::Cpu };
         });
         let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect())?;
-        let opened = Opened::of(&spec, dataset)?;
-        if opened.order.samples() == 0 {
+        let unstarted = UnstartedReader::of(&spec, dataset)?;
+        if unstarted.order.samples() == 0 {
             return Err(Error::value("no samples"));
         }
-        let smallest = smallest(&opened.needs, spec.resources.prefetch_queue_depth);
-        Ok(Self { spec, opened, smallest })
+        let smallest = smallest(&unstarted.needs, spec.resources.prefetch_queue_depth);
+        Ok(Self { spec, unstarted, smallest })
     }
 }
 

@@ -144,10 +144,10 @@ impl Decoder {
     /// Returns how many of these streams, from the first on, fit in one round. Tables and workspace limit the number.
     fn fits(&self, streams: &[EncodedStream], tables: &Tables) -> Result<usize> {
         let mut n = 0;
-        for group in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
-            let take = choose(group[0].codec, self.zstd).fits(group, self.room(tables))?;
+        for alike in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
+            let take = choose(alike[0].codec, self.zstd).fits(alike, self.room(tables))?;
             n += take;
-            if take < group.len() {
+            if take < alike.len() {
                 break;
             }
         }
@@ -188,15 +188,15 @@ impl Decoder {
         tables.values::<ChecksumJob>(round.checksums, sums.len()).copy_from_slice(&sums);
         tables.send(stream, round.sent())?;
         let mut first = 0;
-        for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
+        for alike in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
             let workspace = (self.workspace.ptr(), self.workspace.len());
             let arrays = tables.decode_arrays(&round, first);
             let tables = &mut *tables;
             let mut launch = Launch { module: &self.module, stream, tables, arrays, wave, staging, workspace };
-            // SAFETY: the group's entries, from `first` on, were sent on this stream; `plan_wave` split the streams; the
+            // SAFETY: the streams' entries, from `first` on, were sent on this stream; `plan_wave` split the streams; the
             // scheduler keeps their memory until the wave has ended; `fits` found room.
-            unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group)? };
-            first += group.len();
+            unsafe { choose(alike[0].codec, self.zstd).enqueue(&mut launch, alike)? };
+            first += alike.len();
         }
         let (at, to) = (tables.address(round.checksums), tables.address(round.mismatches));
         // SAFETY: the jobs were sent on this stream, and the outputs are decoded on it before; their addresses are

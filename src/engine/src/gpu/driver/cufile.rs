@@ -15,6 +15,7 @@ use libloading::Library;
 
 use super::Device;
 use crate::error::{Error, Result};
+use crate::messages::FilePart;
 
 /// This path exists if the kernel module `nvidia-fs` is loaded. Without it, cuFile has only the compatibility mode.
 const KERNEL_PART: &str = "/proc/driver/nvidia-fs";
@@ -131,15 +132,14 @@ impl CuFile {
         Registered { cufile: self, device: Arc::clone(device), address: registered.then_some(address) }
     }
 
-    /// Reads parts of a file to the device of the current context. Each part has an offset in the file, a number of
-    /// bytes and a device address. The reads have ended when it returns.
+    /// Reads parts of a file to the device of the current context. The reads have ended when it returns.
     ///
     /// # Errors
     /// If cuFile or the system refuses, or the file ends before a part does.
     ///
     /// # Safety
     /// The context of the device is current on this thread. Each address has room for its part.
-    pub unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()> {
+    pub unsafe fn read(&self, file: &File, parts: &[FilePart]) -> Result<()> {
         let mut fd = MaybeUninit::<u64>::zeroed();
         // SAFETY: the field is a union of an int and a pointer, and has room for the int.
         unsafe { fd.as_mut_ptr().cast::<i32>().write(file.as_raw_fd()) };
@@ -147,7 +147,7 @@ impl CuFile {
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: the call reads and writes both, and keeps neither; the file stays open until the handle is gone.
         check("cuFileHandleRegister", unsafe { (self.register)(&mut handle, &mut descriptor) })?;
-        let result = parts.iter().try_for_each(|&(offset, len, address)| {
+        let result = parts.iter().try_for_each(|&FilePart { offset, len, to: address }| {
             let mut have = 0;
             while have < len {
                 let (at, to) = ((offset + have as u64) as i64, (address + have as u64) as *mut c_void);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::error::{Error, Result};
 use crate::gpu::driver::{CuFile, Device, Stream, copy_to_host_async};
-use crate::messages::Storage;
+use crate::messages::{FilePart, Storage};
 use crate::spec::{Io, Spec};
 
 /// Whether there is anything for cuFile to read: chunks in local files that the CPU doesn't decode.
@@ -87,7 +87,7 @@ impl CuFileStorage {
 }
 
 impl Storage for CuFileStorage {
-    unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()> {
+    unsafe fn read(&self, file: &File, parts: &[FilePart]) -> Result<()> {
         self.device.bind()?;
         // SAFETY: the context is bound; the caller vouches for the memory.
         unsafe { self.cufile.read(file, parts) }
@@ -133,13 +133,14 @@ mod tests {
             let read = &mut host.as_slice()[..len];
             // SAFETY: the device buffer has room.
             unsafe {
-                storage.read(&file, &[(offset, len, to)]).unwrap();
+                storage.read(&file, &[FilePart { offset, len, to }]).unwrap();
                 storage.copy_back(to, read).unwrap();
             }
             assert!(read == &bytes[offset as usize..offset as usize + len], "{offset}, {len}, {shift}");
         }
+        let beyond = FilePart { offset: bytes.len() as u64 - 10, len: 20, to: memory.ptr() };
         // SAFETY: as above; nothing is written.
-        let error = unsafe { storage.read(&file, &[(bytes.len() as u64 - 10, 20, memory.ptr())]) }.unwrap_err();
+        let error = unsafe { storage.read(&file, &[beyond]) }.unwrap_err();
         assert!(error.message().contains("ends before"), "{error}");
         drop(registered);
     }

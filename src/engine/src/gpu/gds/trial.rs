@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::chunk_index::ChunkIndex;
 use crate::error::Result;
 use crate::gpu::driver::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async};
+use crate::messages::FilePart;
 use crate::plan::ChunkId;
 use crate::store::{ByteRange, Phase, block_on};
 
@@ -59,8 +60,9 @@ fn rates(
         // cuFile first, because a read by the system fills the page cache.
         let begin = Instant::now();
         device.bind()?;
+        let whole = FilePart { offset: value.start, len, to: memory.ptr() };
         // SAFETY: the context is bound, and the buffer has room.
-        unsafe { cufile.read(&value.file, &[(value.start, len, memory.ptr())])? };
+        unsafe { cufile.read(&value.file, &[whole])? };
         let gds = begin.elapsed();
         let begin = Instant::now();
         let bytes = &mut host.as_slice()[..len];
@@ -102,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::driver::test_gpu::gpu;
-    use crate::reader::opening::Opened;
+    use crate::reader::opening::UnstartedReader;
     use crate::spec::{DimKey, Spec};
 
     /// Writes an array of uint8 with `chunks` chunks of 300,000 bytes. A chunk exists if `has` is true for its number.
@@ -120,7 +122,7 @@ mod tests {
             std::fs::write(folder.join(format!("c/{chunk}/0")), bytes).unwrap();
         }
         let paths = vec![folder.to_str().unwrap().to_owned()];
-        Opened::new(&Spec::default().with(|s| {
+        UnstartedReader::new(&Spec::default().with(|s| {
             s.source.paths = paths;
             s.samples.dims = vec![DimKey::parse("0")];
         }))

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::reader::Reader;
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::spec::ArrayArgument;
 
 fn order() -> Order {
@@ -52,7 +52,7 @@ pub(super) fn named(names: &[&str]) -> Vec<ArrayArgument> {
 }
 
 pub(super) fn identity(spec: &Spec) -> Identity {
-    Opened::new(spec).unwrap_or_else(|e| panic!("{e}: {spec:?}")).identity
+    UnstartedReader::new(spec).unwrap_or_else(|e| panic!("{e}: {spec:?}")).identity
 }
 
 pub(super) fn state(spec: &Spec) -> String {

@@ -5,7 +5,7 @@ use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
 use super::state::ChunkState;
-use crate::chunk_index::{Place, Route};
+use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::memory::{Lease, arena};
 use crate::messages::Payload;
 use crate::plan::ChunkId;
@@ -34,7 +34,7 @@ pub(in crate::scheduler) struct DecodedMemory {
 #[derive(Debug)]
 pub(in crate::scheduler) struct Chunk {
     id: ChunkId,
-    place: Place,
+    info: ChunkInfo,
     state: ChunkState,
     /// Its place in the queue among the chunks of one batch.
     order: u64,
@@ -68,10 +68,10 @@ pub(in crate::scheduler) struct Chunk {
 
 impl Chunk {
     /// Makes a wanted chunk with this place in the queue.
-    pub fn new(id: ChunkId, place: Place, order: u64) -> Self {
+    pub fn new(id: ChunkId, info: ChunkInfo, order: u64) -> Self {
         Self {
             id,
-            place,
+            info,
             state: ChunkState::Wanted,
             order,
             read: false,
@@ -94,12 +94,19 @@ impl Chunk {
     }
 
     /// Returns where the chunk lies and how it is decoded.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn info(&self) -> ChunkInfo {
+        self.info
     }
 
-    pub fn place_mut(&mut self) -> &mut Place {
-        &mut self.place
+    /// Records where it lies. Before, this was unknown.
+    pub fn set_location(&mut self, location: Location) {
+        debug_assert!(matches!(self.info.location, Location::Unread(_)), "its location is known: {self:?}");
+        self.info.location = location;
+    }
+
+    /// Records how it is decoded.
+    pub fn set_route(&mut self, route: Route) {
+        self.info.route = route;
     }
 
     /// Returns its place in the queue among the chunks of one batch.
@@ -214,7 +221,7 @@ impl Chunk {
     /// Lets a decode thread decode it to `to`, although the GPU could.
     pub fn share(&mut self, to: Lease) {
         debug_assert!(matches!(self.state, ChunkState::Fetched), "shared too late: {self:?}");
-        self.place.route = Route::Cpu;
+        self.info.route = Route::Cpu;
         self.is_shared = true;
         self.return_decoded(to);
     }

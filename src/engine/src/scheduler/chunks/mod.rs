@@ -15,7 +15,7 @@ pub(super) use state::ChunkState;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
-use crate::chunk_index::Place;
+use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Handle;
 use crate::plan::ChunkId;
 use queue::Queue;
@@ -50,8 +50,8 @@ impl Chunks {
 
     /// Records that the last planned batch needs a chunk, for this use in its plan. A chunk that is not in the table is
     /// added and queued.
-    pub fn need(&mut self, id: ChunkId, place: Place, batch: u64, chunk_use: u32) -> Handle {
-        let (handle, new) = self.table.entry(id, place, self.order + 1);
+    pub fn need(&mut self, id: ChunkId, info: ChunkInfo, batch: u64, chunk_use: u32) -> Handle {
+        let (handle, new) = self.table.entry(id, info, self.order + 1);
         if new {
             self.order += 1;
             self.queue.push(Wanted { batch, order: self.order, handle });
@@ -135,9 +135,9 @@ impl Chunks {
         self.table.iter()
     }
 
-    /// All chunks, and where each lies.
-    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
-        self.table.places()
+    /// Gives the chunks that lie at `unknown`, which stands for an unread index, the location that `find` returns.
+    pub fn locate(&mut self, unknown: Location, find: impl Fn(ChunkId) -> Location) {
+        self.table.locate(unknown, find);
     }
 }
 
@@ -157,12 +157,12 @@ impl IndexMut<Handle> for Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk_index::{Location, Route};
+    use crate::chunk_index::Route;
 
     fn need(chunks: &mut Chunks, number: u64, batch: u64) -> Handle {
         let id = ChunkId { array: 0, part: 0, index: number };
-        let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
-        chunks.need(id, place, batch, 0)
+        let info = ChunkInfo { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
+        chunks.need(id, info, batch, 0)
     }
 
     #[test]

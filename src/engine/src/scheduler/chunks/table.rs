@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use super::chunk::Chunk;
 use super::queue::Wanted;
 use super::state::ChunkState;
-use crate::chunk_index::Place;
+use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Handle;
 use crate::plan::{ChunkId, ChunkMap};
 
@@ -20,11 +20,11 @@ pub(super) struct Table {
 impl Table {
     /// Returns the handle of a chunk, and whether the chunk was added. A new chunk is wanted, with this place in the
     /// queue.
-    pub fn entry(&mut self, id: ChunkId, place: Place, order: u64) -> (Handle, bool) {
+    pub fn entry(&mut self, id: ChunkId, info: ChunkInfo, order: u64) -> (Handle, bool) {
         if let Some(&handle) = self.handles.get(&id) {
             return (handle, false);
         }
-        let chunk = Chunk::new(id, place, order);
+        let chunk = Chunk::new(id, info, order);
         let handle = match self.free.pop() {
             Some(handle) => {
                 self[handle] = chunk;
@@ -44,9 +44,12 @@ impl Table {
         self.chunks.iter().filter(|chunk| !matches!(chunk.state(), ChunkState::Gone))
     }
 
-    /// All chunks in the table, and where each lies.
-    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
-        self.chunks.iter_mut().filter(|c| !matches!(c.state(), ChunkState::Gone)).map(|c| (c.id(), c.place_mut()))
+    /// Gives the chunks that lie at `unknown` the location that `find` returns.
+    pub fn locate(&mut self, unknown: Location, find: impl Fn(ChunkId) -> Location) {
+        let in_table = self.chunks.iter_mut().filter(|chunk| !matches!(chunk.state(), ChunkState::Gone));
+        in_table
+            .filter(|chunk| chunk.info().location == unknown)
+            .for_each(|chunk| chunk.set_location(find(chunk.id())));
     }
 
     /// Removes a chunk.

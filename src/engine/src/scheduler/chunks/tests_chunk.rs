@@ -3,13 +3,13 @@
 use dali_zarr_kernels::Layout;
 
 use super::{Chunk, ChunkState, DecodedMemory};
-use crate::chunk_index::{Location, Place, Route};
+use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::memory::{HostArena, HostBlock, Lease};
 use crate::plan::ChunkId;
 
 fn chunk() -> Chunk {
-    let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
-    Chunk::new(ChunkId { array: 0, part: 0, index: 0 }, place, 1)
+    let info = ChunkInfo { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
+    Chunk::new(ChunkId { array: 0, part: 0, index: 0 }, info, 1)
 }
 
 fn lease() -> Lease {

@@ -4,7 +4,7 @@ use super::{SLOTS, STAGING};
 use crate::error::{Error, Result};
 use crate::memory::arena::ALIGN;
 use crate::memory::{Lease, Part};
-use crate::messages::GroupId;
+use crate::messages::ReadId;
 use crate::plan::ChunkId;
 
 /// A range of simulated memory, or of a simulated output.
@@ -33,9 +33,9 @@ impl From<&Part> for Span {
 pub(super) enum Held {
     Nothing,
     /// A read writes to it.
-    Reading(GroupId),
+    Reading(ReadId),
     /// The bytes of a read.
-    Read(GroupId),
+    Read(ReadId),
     /// A decoder writes to it, or a copy to the device.
     Decoding(ChunkId),
     /// The decoded bytes of a chunk.

@@ -15,8 +15,7 @@ use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
 use crate::error::Result;
 use crate::memory::Lease;
 use crate::messages::{Event, Item, ItemDone, Outcome, Read, ReadDone, ReadRange, Shared, TaskDone, WaveDone};
-use crate::plan::ChunkId;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, WantedChunk};
 
 /// When batches are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +102,7 @@ impl Rehearsal {
         Self { simulation: Simulation::new(shared, config, &vec![OUTPUT_SPACE as usize; outputs]), machine }
     }
 
-    /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read, with
-    /// the number of the first batch that waits for it, the chunk, and its decoded bytes.
+    /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read.
     ///
     /// # Errors
     /// If the scheduler fails, or waits when nothing is under way.
@@ -112,14 +110,14 @@ impl Rehearsal {
         &mut self,
         consumer: Consumer,
         plan: &mut impl FnMut() -> Plan,
-        read: &mut impl FnMut(u64, ChunkId, usize),
+        read: &mut impl FnMut(WantedChunk),
     ) -> Result<()> {
         let mut world = Ordinary { machine: &mut self.machine, consumer, plan, read };
         self.simulation.next_batch(&mut world)?.map(|_| ())
     }
 }
 
-impl<P: FnMut() -> Plan, R: FnMut(u64, ChunkId, usize)> World for Ordinary<'_, P, R> {
+impl<P: FnMut() -> Plan, R: FnMut(WantedChunk)> World for Ordinary<'_, P, R> {
     fn begin(&mut self, now: u64, work: &SimulatedWork, _: &Scheduler) -> Result<u64> {
         Ok(self.machine.end(now, work))
     }
@@ -128,8 +126,8 @@ impl<P: FnMut() -> Plan, R: FnMut(u64, ChunkId, usize)> World for Ordinary<'_, P
         let done = |handle| Outcome { handle, result: Ok(Layout::NONE) };
         let events = match work {
             SimulatedWork::Read { read, to, .. } => {
-                scheduler.chunks_of(read.group).for_each(|(id, bytes, batch)| (self.read)(batch, id, bytes));
-                let decoded = scheduler.chunks_of(read.group).map(|c| c.1).sum();
+                scheduler.chunks_of(read.id).for_each(|chunk| (self.read)(chunk));
+                let decoded = scheduler.chunks_of(read.id).map(|chunk| chunk.decoded).sum();
                 read_events(&read, to, decoded)
             }
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Ok(Some(Arc::new(self.machine.index(shard)))))],
@@ -167,7 +165,7 @@ fn read_events(read: &Read, to: Lease, decoded: usize) -> Vec<Event> {
         ReadRange::Whole => encoded(decoded).min(to.len()),
         ReadRange::Exact | ReadRange::From(_) => to.len(),
     };
-    let done = ReadDone { group: read.group, to, result: Ok(Some(len)) };
+    let done = ReadDone { id: read.id, to, result: Ok(Some(len)) };
     match read.uploads.is_empty() {
         true => vec![Event::Fetched(done)],
         false => vec![Event::Uploading, Event::Uploaded(done)],

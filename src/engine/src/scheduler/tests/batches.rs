@@ -4,7 +4,7 @@ use dali_zarr_kernels::{Job, Layout, Source};
 
 use super::some_rules;
 use crate::batch::DeviceBuffers;
-use crate::chunk_index::{Location, Place, Route};
+use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::error::Error;
 use crate::memory::Pool;
 use crate::messages::{Assembly, Served};
@@ -19,8 +19,8 @@ fn id(index: u64) -> ChunkId {
 
 /// Returns a chunk that these batches use, each as its use number 0.
 fn chunk(users: &[u64]) -> Chunk {
-    let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
-    let mut chunk = Chunk::new(id(0), place, 1);
+    let info = ChunkInfo { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
+    let mut chunk = Chunk::new(id(0), info, 1);
     users.iter().for_each(|&batch| chunk.need(batch, 0));
     chunk
 }

@@ -21,7 +21,7 @@ use crate::memory::Lease;
 use crate::messages::{Event, Item, ItemDone, Outcome, Read, ReadDone, Shared, Take, Task, TaskDone};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
-use crate::reader::opening::Opened;
+use crate::reader::opening::UnstartedReader;
 use crate::spec::{DimKey, Spec};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
@@ -103,7 +103,7 @@ impl Rows {
         })
     }
 
-    fn open(&self) -> (Spec, Opened) {
+    fn open(&self) -> (Spec, UnstartedReader) {
         let mut documents = HashMap::new();
         documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
         documents.insert("a/zarr.json".into(), self.metadata().to_string().into_bytes());
@@ -118,8 +118,8 @@ impl Rows {
             s.batch_size = self.batch;
         });
         let dataset = Dataset::of_stores(&spec, vec![Arc::new(Documents { documents, extents })]).unwrap();
-        let opened = Opened::of(&spec, dataset).unwrap();
-        (spec, opened)
+        let unstarted = UnstartedReader::of(&spec, dataset).unwrap();
+        (spec, unstarted)
     }
 }
 
@@ -130,8 +130,8 @@ fn with_few_batches(rules: Rules) -> Rules {
 
 /// Returns such rules for the tests of one part.
 fn some_rules() -> Rules {
-    let (spec, opened) = Rows { chunk: 1, batch: 1, ..Rows::default() }.open();
-    with_few_batches(simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default()).unwrap().rules)
+    let (spec, unstarted) = Rows { chunk: 1, batch: 1, ..Rows::default() }.open();
+    with_few_batches(simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap().rules)
 }
 
 /// A scheduler on the CPU, with workers that only record what they get.
@@ -145,20 +145,20 @@ struct Bench {
 impl Bench {
     /// Makes a reader of the rows, with this many bytes of memory for chunks.
     fn new(rows: &Rows, staging: usize) -> Self {
-        let (spec, opened) = rows.open();
-        let config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default()).unwrap();
+        let (spec, unstarted) = rows.open();
+        let config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap();
         let config = Config { staging, rules: with_few_batches(config.rules), ..config };
         let shared = Shared {
-            chunk_index: Arc::clone(&opened.chunk_index),
-            ops: Arc::new(opened.ops),
+            chunk_index: Arc::clone(&unstarted.chunk_index),
+            ops: Arc::new(unstarted.ops),
             stats: Arc::new(Stats::default()),
             cache: None,
             events: crossbeam_channel::unbounded().0,
             stop: Arc::new(AtomicBool::new(false)),
         };
-        let output_bytes: Vec<_> = opened.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
+        let output_bytes: Vec<_> = unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
         let simulation = Simulation::new(&shared, config, &output_bytes);
-        Self { simulation, order: opened.order, next_sample: 0, batch: spec.batch_size as u64 }
+        Self { simulation, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
     }
 
     /// Returns the bytes that are reserved for the encoded bytes of a chunk.
@@ -208,7 +208,7 @@ impl Bench {
     }
 
     fn end_read(&mut self, (read, to): (Read, Lease), result: Result<Option<usize>>) {
-        self.simulation.scheduler.handle(Event::Fetched(ReadDone { group: read.group, to, result }));
+        self.simulation.scheduler.handle(Event::Fetched(ReadDone { id: read.id, to, result }));
     }
 
     /// Ends a task. Its chunks are decoded, or fail with `error`.

@@ -32,7 +32,7 @@ fn described(reads: &[(Read, Lease)]) -> Vec<(Option<&str>, Option<u64>, usize)>
         ReadRange::From(from) => Some(from),
         ReadRange::Whole | ReadRange::Exact => None,
     };
-    reads.iter().map(|(read, to)| (read.object.as_deref(), offset(read.range), to.len())).collect()
+    reads.iter().map(|(read, to)| (read.object.name.as_deref(), offset(read.range), to.len())).collect()
 }
 
 fn free(bench: &Bench) -> usize {
@@ -127,7 +127,7 @@ fn chunks_of_a_merged_read_that_failed_are_read_alone() {
     bench.end_read(reads.remove(0), Err(Error::runtime("refused")));
     let mut again = bench.reads();
     assert_eq!(again.iter().map(|(read, _)| &*read.key).collect::<Vec<_>>(), ["a/c/0/0", "a/c/1/0", "a/c/2/0"]);
-    assert!(again.iter().all(|(read, _)| read.object.is_none()));
+    assert!(again.iter().all(|(read, _)| read.object.name.is_none()));
     bench.end_read(again.remove(1), Err(Error::runtime("damaged")));
     for read in again {
         bench.end_read(read, Ok(Some(50)));
@@ -182,7 +182,7 @@ fn chunks_of_a_shard_are_read_together() {
     let reads = bench.reads();
     // Two batches are active, so two chunks are wanted.
     assert_eq!(described(&reads), [(None, Some(1000), 50)]);
-    assert_eq!(reads[0].0.version.as_deref(), Some("v1"), "in the version of the index");
+    assert_eq!(reads[0].0.object.version.as_deref(), Some("v1"), "in the version of the index");
 }
 
 // ---- oversized chunks ----

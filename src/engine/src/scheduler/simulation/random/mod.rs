@@ -175,8 +175,8 @@ fn take(simulation: &mut Simulation, world: &mut RandomWorld<'_>, life: &Life, l
 
 /// Checks that all memory was given back.
 fn balance(scheduler: &Scheduler) -> Result<()> {
-    if let Some(group) = scheduler.reads.iter().next() {
-        return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {group:?}")));
+    if let Some(read) = scheduler.reads.iter().next() {
+        return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {read:?}")));
     }
     let (mut staging, mut slots) = (0, 0);
     for chunk in scheduler.chunks.iter() {

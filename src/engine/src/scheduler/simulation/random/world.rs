@@ -13,7 +13,7 @@ use crate::chunk_index::{ChunkIndex, Entries, Location, Plan, Route, ShardId, Sh
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::messages::{
-    Content, Event, GroupId, Handle, Item, ItemDone, Outcome, Payload, Read, ReadDone, ReadRange, Task, TaskDone, Wave,
+    Content, Event, Handle, Item, ItemDone, Outcome, Payload, Read, ReadDone, ReadId, ReadRange, Task, TaskDone, Wave,
     WaveDone,
 };
 use crate::order::{Order, Sample};
@@ -43,9 +43,9 @@ pub(super) struct RandomWorld<'a> {
     pub memory: Memory,
     pub batches: Batched,
     /// For each read its chunks, and the address to which the bytes of each chunk go.
-    pub reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
+    pub reads: HashMap<ReadId, Vec<(ChunkId, u64)>>,
     /// The last read of each chunk that was read in place.
-    pub in_place: HashMap<ChunkId, GroupId>,
+    pub in_place: HashMap<ChunkId, ReadId>,
     pub failed: HashSet<ChunkId>,
     pub failed_shards: HashSet<ShardId>,
     /// Whether a lane or a thread died. Then the world only checks that every batch comes to an end.
@@ -76,15 +76,16 @@ impl RandomWorld<'_> {
     }
 
     fn begin_read(&mut self, read: &Read, to: Span, scheduler: &Scheduler) -> Result<()> {
-        let group = scheduler.reads.get(read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
+        let state =
+            scheduler.reads.get(read.id).ok_or_else(|| Error::runtime("a read that the scheduler doesn't know"))?;
         let chunk = |handle: Handle| scheduler.chunks[handle].id();
-        let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
+        let members = state.chunks.iter().map(|c| (chunk(c.handle), to.address + c.offset as u64));
         let members: Vec<_> = members.collect();
-        if group.in_place {
-            self.in_place.extend(members.iter().map(|&(id, _)| (id, read.group)));
+        if state.in_place {
+            self.in_place.extend(members.iter().map(|&(id, _)| (id, read.id)));
         }
-        self.reads.insert(read.group, members);
-        self.memory.begin(to, Held::Reading(read.group))?;
+        self.reads.insert(read.id, members);
+        self.memory.begin(to, Held::Reading(read.id))?;
         for (id, slot) in uploaded(read, scheduler) {
             self.memory.begin(slot, Held::Decoding(id))?;
         }
@@ -98,16 +99,16 @@ impl RandomWorld<'_> {
         copying: bool,
         scheduler: &Scheduler,
     ) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
-        let members = self.reads.get(&read.group).cloned().unwrap_or_default();
-        let (group, to) = (read.group, Span::from(&lease));
+        let members = self.reads.get(&read.id).cloned().unwrap_or_default();
+        let (id, to) = (read.id, Span::from(&lease));
         if copying {
             for (id, slot) in uploaded(&read, scheduler) {
                 self.memory.change(slot, Held::Decoding(id), Held::Decoded(id))?;
             }
-            return Ok((vec![Event::Uploaded(ReadDone { group, to: lease, result: Ok(Some(to.len)) })], None));
+            return Ok((vec![Event::Uploaded(ReadDone { id, to: lease, result: Ok(Some(to.len)) })], None));
         }
         let abandon = |world: &mut Self| -> Result<()> {
-            world.memory.change(to, Held::Reading(read.group), Held::Nothing)?;
+            world.memory.change(to, Held::Reading(read.id), Held::Nothing)?;
             for (id, slot) in uploaded(&read, scheduler) {
                 world.memory.change(slot, Held::Decoding(id), Held::Nothing)?;
             }
@@ -119,16 +120,16 @@ impl RandomWorld<'_> {
             self.failed.extend(members.iter().map(|m| m.0));
             // A shard that vanishes while it is read is a failure. If another object vanishes, the read itself is an
             // error.
-            let result = if in_shard && read.object.is_none() && self.random.chance(0.3) {
+            let result = if in_shard && read.object.name.is_none() && self.random.chance(0.3) {
                 Ok(None)
             } else {
                 Err(fault("a read"))
             };
-            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result })], None));
+            return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result })], None));
         }
         if !in_shard && self.missing.chunk(members[0].0) {
             abandon(self)?;
-            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(None) })], None));
+            return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(None) })], None));
         }
         let len = match read.range {
             ReadRange::Whole => self.whole(members[0].0),
@@ -138,11 +139,11 @@ impl RandomWorld<'_> {
             // Nothing is read. The memory may be too small for an oversized chunk.
             self.failed.insert(members[0].0);
             abandon(self)?;
-            return Ok((vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(Some(len)) })], None));
+            return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(Some(len)) })], None));
         }
-        self.memory.change(to, Held::Reading(read.group), Held::Read(read.group))?;
+        self.memory.change(to, Held::Reading(read.id), Held::Read(read.id))?;
         Ok(match read.uploads.is_empty() {
-            true => (vec![Event::Fetched(ReadDone { group, to: lease, result: Ok(Some(len)) })], None),
+            true => (vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(Some(len)) })], None),
             false => (vec![Event::Uploading], Some(SimulatedWork::Read { read, to: lease, copying: true })),
         })
     }
@@ -207,30 +208,30 @@ impl RandomWorld<'_> {
     }
 
     /// Checks that encoded bytes are those of the chunk.
-    fn expect_encoded(&mut self, id: ChunkId, group: GroupId, bytes: Span) -> Result<()> {
+    fn expect_encoded(&mut self, id: ChunkId, read: ReadId, bytes: Span) -> Result<()> {
         if !self.memory.holds(bytes) {
             return Ok(());
         }
-        let members = self.reads.get(&group).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
+        let members = self.reads.get(&read).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
         if !members.contains(&(id, bytes.address)) {
             return Err(Error::runtime(format!(
-                "{id:?} is decoded from {bytes:?}, but read {group} brought it elsewhere"
+                "{id:?} is decoded from {bytes:?}, but read {read} brought it elsewhere"
             )));
         }
-        self.memory.expect(bytes, Held::Read(group))
+        self.memory.expect(bytes, Held::Read(read))
     }
 
     /// Checks that the bytes of an item are those of its chunk. Returns the read that brought them.
-    fn expect_item(&mut self, item: &Item) -> Result<GroupId> {
-        let (group, bytes) = match &item.encoded {
-            Some(Payload { group, bytes }) => (*group, Span::from(bytes)),
+    fn expect_item(&mut self, item: &Item) -> Result<ReadId> {
+        let (read, bytes) = match &item.encoded {
+            Some(Payload { read, bytes }) => (*read, Span::from(bytes)),
             None => {
-                let group = self.in_place.get(&item.id).copied();
-                (group.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?, Span::from(&item.decoded))
+                let read = self.in_place.get(&item.id).copied();
+                (read.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?, Span::from(&item.decoded))
             }
         };
-        self.expect_encoded(item.id, group, bytes)?;
-        Ok(group)
+        self.expect_encoded(item.id, read, bytes)?;
+        Ok(read)
     }
 
     /// Checks that jobs would read the right chunks now.
@@ -262,9 +263,9 @@ impl RandomWorld<'_> {
         let mut items = Vec::new();
         let mut run: Vec<Range<usize>> = Vec::new();
         for item in task.items {
-            let group = self.expect_item(&item)?;
+            let read = self.expect_item(&item)?;
             let good = !self.random.chance(self.faults.decode);
-            let before = if item.encoded.is_none() { Held::Read(group) } else { Held::Decoding(item.id) };
+            let before = if item.encoded.is_none() { Held::Read(read) } else { Held::Decoding(item.id) };
             let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
             let decoded = Span::from(&item.decoded);
             self.memory.change(decoded, before, after)?;
@@ -291,10 +292,10 @@ impl RandomWorld<'_> {
         if wave.chunks.len() != wave.payloads.len() {
             return Err(Error::runtime("a wave has chunks without bytes"));
         }
-        for (chunk, Payload { group, bytes }) in wave.chunks.iter().zip(&wave.payloads) {
-            match (chunk.content, self.reads.contains_key(group)) {
+        for (chunk, Payload { read, bytes }) in wave.chunks.iter().zip(&wave.payloads) {
+            match (chunk.content, self.reads.contains_key(read)) {
                 (Content::Encoded, _) | (Content::Decoded, true) => {
-                    self.expect_encoded(chunk.id, *group, bytes.into())?;
+                    self.expect_encoded(chunk.id, *read, bytes.into())?;
                 }
                 (Content::Decoded, false) => self.memory.expect(bytes.into(), Held::Decoded(chunk.id))?,
             }
@@ -345,7 +346,7 @@ impl RandomWorld<'_> {
         let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
         match work {
             SimulatedWork::Read { read, to, copying } => {
-                let done = ReadDone { group: read.group, to, result: Err(fault("everything")) };
+                let done = ReadDone { id: read.id, to, result: Err(fault("everything")) };
                 vec![if copying { Event::Uploaded(done) } else { Event::Fetched(done) }]
             }
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Err(fault("everything")))],
@@ -369,11 +370,11 @@ impl RandomWorld<'_> {
 /// Returns the chunks that a read copies to the device, and where. Other chunks of a merged read may be decoded from
 /// host memory.
 fn uploaded<'a>(read: &'a Read, scheduler: &'a Scheduler) -> impl Iterator<Item = (ChunkId, Span)> + 'a {
-    let chunks = scheduler.reads.get(read.group).map_or(&[][..], |group| &group.chunks);
-    let handles = chunks.iter().map(|&(handle, ..)| handle).filter(|&handle| scheduler.is_uploaded(handle));
+    let chunks = scheduler.reads.get(read.id).map_or(&[][..], |state| &state.chunks);
+    let handles = chunks.iter().map(|chunk| chunk.handle).filter(|&handle| scheduler.is_uploaded(handle));
     handles
         .zip(&read.uploads)
-        .map(|(handle, &(_, len, address))| (scheduler.chunks[handle].id(), Span { address, len }))
+        .map(|(handle, part)| (scheduler.chunks[handle].id(), Span { address: part.to, len: part.len }))
 }
 
 fn fault(what: &str) -> Error {
