@@ -11,7 +11,7 @@
 //!
 //! No function panics: cxx would abort the process.
 
-use dali_zarr_engine::error::{Error, ErrorKind, Result};
+use dali_zarr_engine::error::{Code, Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names};
 use dali_zarr_engine::spec::Spec;
 
@@ -304,14 +304,14 @@ fn record_event(event: usize, stream: usize) -> ffi::Status {
         use cudarc::driver::sys;
         // SAFETY: only looks for the driver's library.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::runtime("no CUDA driver (libcuda.so.1) was found on this machine"));
+            return Err(Error::coded(Code::DeviceFailed, "no CUDA driver (libcuda.so.1) was found on this machine"));
         }
         // SAFETY: both handles come from DALI, which made them in the device's primary context. Handles of the runtime
         // are also handles of the driver.
         let code = unsafe { sys::cuEventRecord(event as sys::CUevent, stream as sys::CUstream) };
         match code {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
-            code => Err(Error::runtime(format!("cuEventRecord failed: {code:?}"))),
+            code => Err(Error::coded(Code::DeviceFailed, format!("cuEventRecord failed: {code:?}"))),
         }
     }))
 }

@@ -36,10 +36,13 @@ pub enum Code {
     Internal,
     /// Anything else: the message says what.
     Failed,
+    /// A GPU or its driver failed, is missing, or is too old. If it failed while a reader ran, the process's CUDA context
+    /// may be lost, and the process must start again.
+    DeviceFailed,
 }
 
 /// All codes: the name for programs, and the kind of an error of this code unless the moment asks for another one.
-const TABLE: [(Code, &str, ErrorKind); 13] = [
+const TABLE: [(Code, &str, ErrorKind); 14] = [
     (Code::Invalid, "invalid", ErrorKind::Value),
     (Code::WrongType, "wrong_type", ErrorKind::Type),
     (Code::OutOfRange, "out_of_range", ErrorKind::Index),
@@ -53,6 +56,7 @@ const TABLE: [(Code, &str, ErrorKind); 13] = [
     (Code::Interrupted, "interrupted", ErrorKind::Runtime),
     (Code::Internal, "internal", ErrorKind::Runtime),
     (Code::Failed, "failed", ErrorKind::Runtime),
+    (Code::DeviceFailed, "device_failed", ErrorKind::Runtime),
 ];
 
 impl Code {
@@ -118,6 +122,7 @@ mod tests {
             "interrupted",
             "internal",
             "failed",
+            "device_failed",
         ];
         assert_eq!(names[..promised.len()], promised, "new names come at the end");
     }

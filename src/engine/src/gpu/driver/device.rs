@@ -1,7 +1,7 @@
 //! A device and its primary context, which this process shares with DALI and PyTorch.
 
 use super::{check, driver_error};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use cudarc::driver::{result, sys};
 use dali_zarr_kernels::CUDA;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ fn driver() -> Result<()> {
         .get_or_init(|| {
             // SAFETY: only tries to open the driver's library.
             if !unsafe { sys::is_culib_present() } {
-                return Err(Error::runtime(format!(
+                return Err(Error::coded(Code::DeviceFailed, format!(
                     "no CUDA driver was found (libcuda.so); use device=\"cpu\", or install NVIDIA's driver {} or newer",
                     CUDA.driver
                 )));
@@ -38,7 +38,7 @@ fn driver() -> Result<()> {
             // SAFETY: writes one int.
             check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
             if version < CUDA.major * 1000 {
-                return Err(Error::runtime(format!(
+                return Err(Error::coded(Code::DeviceFailed, format!(
                     "expected a driver for CUDA {}.0 or newer, found one for CUDA {}.{}; install NVIDIA's driver {} or \
                      newer, or use device=\"cpu\"",
                     CUDA.major,
@@ -62,9 +62,10 @@ impl Device {
         driver()?;
         let count = result::device::get_count().map_err(|e| driver_error("cuDeviceGetCount", e))?;
         if !(0..count).contains(&ordinal) {
-            return Err(Error::runtime(format!(
-                "there is no GPU with number {ordinal}: {count} are visible, from 0 on"
-            )));
+            return Err(Error::coded(
+                Code::DeviceFailed,
+                format!("there is no GPU with number {ordinal}: {count} are visible, from 0 on"),
+            ));
         }
         let handle = result::device::get(ordinal).map_err(|e| driver_error("cuDeviceGet", e))?;
         let attribute = |which| {

@@ -22,7 +22,7 @@ pub use kernels::{AssembleArrays, Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use stream::{Event, Stream};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Code, Error, Result};
 use cudarc::driver::{result::DriverError, sys::CUresult};
 
 /// Turns a driver call's code into a [`Result`] whose message names the call.
@@ -48,9 +48,14 @@ fn driver_error(call: &str, error: DriverError) -> Error {
         _ => "",
     };
     let message = format!("{call} failed: {}: {}{advice}", text(error.error_name()), text(error.error_string()));
-    let kind = if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY { ErrorKind::Memory } else { ErrorKind::Runtime };
-    Error::new(kind, message).caused_by(error)
+    Error::coded(error_code(error.0), message).caused_by(error)
 }
+
+/// The code of the error for a driver call that failed.
+fn error_code(result: CUresult) -> Code {
+    if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY { Code::OutOfMemory } else { Code::DeviceFailed }
+}
+
 #[cfg(test)]
 pub(crate) mod test_gpu;
 #[cfg(test)]

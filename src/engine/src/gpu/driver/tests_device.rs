@@ -2,16 +2,40 @@
 
 use super::test_gpu::{Random, bytes_of, gpu};
 use super::{
-    Device, DeviceBuffer, Event, PinnedBuffer, copy_device_async, copy_to_device_async, copy_to_host_async,
-    memset_async,
+    Device, DeviceBuffer, Event, PinnedBuffer, check, copy_device_async, copy_to_device_async, copy_to_host_async,
+    error_code, memset_async,
 };
+use crate::error::{Code, ErrorKind};
+use cudarc::driver::sys::CUresult;
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, CopyJob, GATHER_TILE, host};
 
 #[test]
 fn a_device_that_is_not_there_is_an_error() {
-    let text = Device::open(4711).unwrap_err().to_string();
-    assert!(text.contains("no CUDA driver was found") || text.contains("no GPU with number 4711"), "{text}");
-    assert!(Device::open(-1).is_err());
+    for ordinal in [4711, -1] {
+        let error = Device::open(ordinal).unwrap_err();
+        let text = error.message();
+        assert!(
+            text.contains("no CUDA driver was found") || text.contains(&format!("no GPU with number {ordinal}")),
+            "{text}"
+        );
+        assert_eq!((error.code(), error.kind()), (Code::DeviceFailed, ErrorKind::Runtime));
+    }
+}
+
+#[test]
+fn a_lost_device_is_told_from_a_full_one() {
+    assert_eq!(error_code(CUresult::CUDA_ERROR_OUT_OF_MEMORY), Code::OutOfMemory);
+    for lost in [CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, CUresult::CUDA_ERROR_ECC_UNCORRECTABLE] {
+        assert_eq!(error_code(lost), Code::DeviceFailed);
+    }
+}
+
+#[test]
+fn gpu_errors_of_the_driver_have_its_name_and_a_code() {
+    let Some(_gpu) = gpu() else { return };
+    let error = check("cuEventRecord", CUresult::CUDA_ERROR_INVALID_HANDLE).unwrap_err();
+    assert!(error.message().contains("cuEventRecord failed: CUDA_ERROR_INVALID_HANDLE"), "{error}");
+    assert_eq!((error.code(), error.kind()), (Code::DeviceFailed, ErrorKind::Runtime));
 }
 
 #[test]
@@ -49,7 +73,9 @@ fn gpu_copies_arrive() {
 fn gpu_memory_that_is_not_there_is_an_error_with_numbers() {
     let Some(gpu) = gpu() else { return };
     let (_, total) = gpu.device.memory_info().unwrap();
-    let text = DeviceBuffer::alloc(&gpu.device, total * 2).unwrap_err().to_string();
+    let error = DeviceBuffer::alloc(&gpu.device, total * 2).unwrap_err();
+    assert_eq!((error.code(), error.kind()), (Code::OutOfMemory, ErrorKind::Memory));
+    let text = error.to_string();
     assert!(text.contains("cuMemAlloc") && text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{text}");
     assert!(text.contains(&total.to_string()) && text.contains("device_memory_limit"), "{text}");
     assert!(DeviceBuffer::alloc(&gpu.device, 0).unwrap().len() == 0);
