@@ -5,6 +5,7 @@
 //! A world is a function of its seed: the same seed gives the same world again. This module stands above the reader,
 //! because it prepares readers and divides their memory as for users.
 
+pub(crate) mod documents;
 mod stores;
 
 use std::ops::Range;

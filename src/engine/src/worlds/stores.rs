@@ -1,89 +1,18 @@
-//! Random data sets and readers of them. Only the metadata exist, in memory.
+//! Random data sets and readers of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::documents::{ChunkLocations, Documents};
 use crate::budget::{Limits, smallest};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::random::Random;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
-use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
-
-/// A store that holds metadata documents, and tells where the chunks of arrays lie.
-struct Documents {
-    documents: HashMap<String, Vec<u8>>,
-    latency: Latency,
-    /// For each array, by its name, where its chunks lie.
-    places: HashMap<String, Places>,
-}
-
-/// Where the chunks of an array lie.
-#[derive(Clone, Copy)]
-enum Places {
-    /// Each chunk has a key of its own.
-    Keys,
-    /// Most chunks are ranges of a few objects: the bytes of each chunk, and the bytes between two neighbours.
-    Ranges(u64, u64),
-    /// The store must read an index before it knows where chunks lie. It then finds that each has a key of its own.
-    Indexed,
-}
-
-impl Documents {
-    /// Returns where the chunks of a key's array lie, and a number for the key's chunk. Chunks near each other have
-    /// numbers near each other.
-    fn places(&self, key: &str) -> Option<(Places, u64)> {
-        let (array, chunk) = key.split_once("/c/")?;
-        let number = chunk.split('/').filter_map(|c| c.parse().ok()).fold(0u64, |n, c: u64| 5 * n + c);
-        Some((*self.places.get(array)?, number))
-    }
-}
-
-#[async_trait]
-impl Store for Documents {
-    fn location(&self) -> &str {
-        "simulated"
-    }
-    fn latency(&self) -> Latency {
-        self.latency
-    }
-    async fn read(
-        &self,
-        key: &str,
-        _: ByteRange,
-        _: Option<&Arc<str>>,
-        _: Phase,
-        _: &mut [u8],
-    ) -> Result<Option<Found>> {
-        Err(Error::runtime(format!("a simulation reads no bytes, but {key:?} is read")))
-    }
-    async fn get(&self, key: &str, _: u64, _: Phase) -> Result<Option<Vec<u8>>> {
-        Ok(self.documents.get(key).cloned())
-    }
-    async fn head(&self, key: &str) -> Result<Option<Found>> {
-        Ok(self.documents.get(key).map(|d| Found { size: d.len() as u64, version: None }))
-    }
-    async fn children(&self, _: &str) -> Result<Option<Vec<String>>> {
-        Ok(None)
-    }
-    fn has_extents(&self) -> bool {
-        self.places.values().any(|places| !matches!(places, Places::Keys))
-    }
-    fn locate(&self, key: &str) -> Option<Extent> {
-        let (Places::Ranges(len, gap), number) = self.places(key)? else { return None };
-        // One chunk in eight has no range, as if it were inline or all of a file.
-        let object = || format!("object {}", number % 16 / 12).into();
-        (number % 8 != 3).then(|| Extent { object: object(), version: None, offset: number * (len + gap), len })
-    }
-    fn unread_index(&self, key: &str) -> Option<u64> {
-        let (places, number) = self.places(key)?;
-        matches!(places, Places::Indexed).then_some(number / 10)
-    }
-}
+use crate::store::{Latency, Store};
 
 /// A random reader of a random data set, not started yet.
 pub(super) struct RandomReader {
@@ -106,26 +35,13 @@ impl RandomReader {
         let remote = random.chance(0.3);
         let described: Vec<_> =
             (0..arrays).map(|i| array(random, if i == 2 { None } else { Some(steps) }, width)).collect();
-        let mut places = HashMap::new();
-        for (i, array) in described.iter().enumerate() {
-            let chunk = array["chunk_grid"]["configuration"]["chunk_shape"].as_array().into_iter().flatten();
-            let bytes = 4 * chunk.filter_map(serde_json::Value::as_u64).product::<u64>();
-            let gap = [0, 100, 1 << 20][random.below(3) as usize];
-            let of_array = match if unusual { random.below(6) } else { 3 } {
-                0 => Places::Indexed,
-                1 | 2 => Places::Ranges(bytes, gap),
-                _ => Places::Keys,
-            };
-            places.insert(format!("a{i}"), of_array);
-        }
+        let locations: Vec<_> = described.iter().map(|array| locations(random, array, unusual)).collect();
         let store = || -> Arc<dyn Store> {
-            let mut documents = HashMap::new();
-            documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
-            for (i, array) in described.iter().enumerate() {
-                documents.insert(format!("a{i}/zarr.json"), array.to_string().into_bytes());
+            let mut store = Documents::new(if remote { Latency::Remote } else { Latency::Local }, false);
+            for (i, (array, locations)) in described.iter().zip(&locations).enumerate() {
+                store.add(&format!("a{i}"), array, locations.clone());
             }
-            let latency = if remote { Latency::Remote } else { Latency::Local };
-            Arc::new(Documents { documents, latency, places: places.clone() })
+            Arc::new(store)
         };
         let gpu = random.chance(0.5);
         let crop = random.chance(0.15);
@@ -160,8 +76,21 @@ impl RandomReader {
     }
 }
 
+/// Chooses where the chunks of an array with these metadata lie.
+fn locations(random: &mut Random, metadata: &Value, unusual: bool) -> ChunkLocations {
+    let chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"].as_array().into_iter().flatten();
+    let len = 4 * chunk.filter_map(Value::as_u64).product::<u64>();
+    let gap = [0, 100, 1 << 20][random.below(3) as usize];
+    match if unusual { random.below(6) } else { 3 } {
+        // No index is ever read, so the scheduler asks for each again and again.
+        0 => ChunkLocations::Listed { ranges: HashMap::new(), indexes_are_read: Arc::default() },
+        1 | 2 => ChunkLocations::Objects { len, gap },
+        _ => ChunkLocations::Keys,
+    }
+}
+
 /// Makes the metadata of an array along `t` (if there are `steps`) and `x`.
-fn array(random: &mut Random, steps: Option<u64>, width: u64) -> serde_json::Value {
+fn array(random: &mut Random, steps: Option<u64>, width: u64) -> Value {
     // Some chunks are so large that the threads that read them also copy them to the device.
     let width = if random.chance(0.05) { 70_000 } else { width };
     let (mut shape, mut chunks, mut names) = (vec![width], vec![1 + random.below(width)], vec!["x"]);

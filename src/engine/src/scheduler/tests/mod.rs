@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::simulation::{Config, SimulatedWork, Simulation};
@@ -24,51 +23,11 @@ use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
 use crate::spec::{DimKey, Spec};
 use crate::stats::Stats;
-use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
+use crate::store::{Extent, Latency};
+use crate::worlds::documents::{ChunkLocations, Documents};
 
 /// Elements of a row, of type float32.
 const WIDTH: u64 = 64;
-
-/// A store with metadata only. Some values are ranges of larger objects.
-struct Documents {
-    documents: HashMap<String, Vec<u8>>,
-    extents: HashMap<String, Extent>,
-}
-
-#[async_trait]
-impl Store for Documents {
-    fn location(&self) -> &str {
-        "test"
-    }
-    fn latency(&self) -> Latency {
-        Latency::Local
-    }
-    async fn read(
-        &self,
-        key: &str,
-        _: ByteRange,
-        _: Option<&Arc<str>>,
-        _: Phase,
-        _: &mut [u8],
-    ) -> Result<Option<Found>> {
-        Err(Error::runtime(format!("nothing is read, but {key:?} is")))
-    }
-    async fn get(&self, key: &str, _: u64, _: Phase) -> Result<Option<Vec<u8>>> {
-        Ok(self.documents.get(key).cloned())
-    }
-    async fn head(&self, key: &str) -> Result<Option<Found>> {
-        Ok(self.documents.get(key).map(|d| Found { size: d.len() as u64, version: None }))
-    }
-    async fn children(&self, _: &str) -> Result<Option<Vec<String>>> {
-        Ok(None)
-    }
-    fn has_extents(&self) -> bool {
-        !self.extents.is_empty()
-    }
-    fn locate(&self, key: &str) -> Option<Extent> {
-        self.extents.get(key).cloned()
-    }
-}
 
 /// An array of rows, one for each sample.
 #[derive(Clone, Default)]
@@ -104,20 +63,23 @@ impl Rows {
     }
 
     fn open(&self) -> (Spec, UnstartedReader) {
-        let mut documents = HashMap::new();
-        documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
-        documents.insert("a/zarr.json".into(), self.metadata().to_string().into_bytes());
         let extent = |(i, &(object, offset, len)): (usize, &(&str, u64, u64))| {
             (format!("a/c/{i}/0"), Extent { object: object.into(), version: None, offset, len })
         };
-        let extents = self.ranges.iter().enumerate().map(extent).collect();
+        let ranges: HashMap<_, _> = self.ranges.iter().enumerate().map(extent).collect();
+        let locations = match ranges.is_empty() {
+            true => ChunkLocations::Keys,
+            false => ChunkLocations::Listed { ranges, indexes_are_read: Arc::new(AtomicBool::new(true)) },
+        };
+        let mut store = Documents::new(Latency::Local, false);
+        store.add("a", &self.metadata(), locations);
         let spec = Spec::default().with(|s| {
             s.source.paths = vec!["test".into()];
             s.source.arrays = vec!["a".into()];
             s.samples.dims = vec![DimKey::parse("t")];
             s.batch_size = self.batch;
         });
-        let dataset = Dataset::of_stores(&spec, vec![Arc::new(Documents { documents, extents })]).unwrap();
+        let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)]).unwrap();
         let unstarted = UnstartedReader::of(&spec, dataset).unwrap();
         (spec, unstarted)
     }
