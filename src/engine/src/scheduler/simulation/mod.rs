@@ -45,7 +45,8 @@ pub(crate) struct Config {
 impl Config {
     /// Returns the memory and the workers of a reader with this budget.
     pub fn new(rules: Rules, budget: &Budget) -> Self {
-        let gpu = |d: &DeviceBudget| GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) };
+        let gpu =
+            |d: &DeviceBudget| GpuConfig { slots: d.slots, gds_buffer: 0, lanes: d.lanes, limits: WaveLimits::from(d) };
         let Budget { host, device, .. } = budget;
         Self { rules, staging: host.block, threads: host.threads, gpu: device.as_ref().map(gpu) }
     }
@@ -56,14 +57,17 @@ impl Config {
 pub(crate) struct GpuConfig {
     /// Bytes for decoded chunks.
     pub slots: usize,
+    /// Bytes of the buffer to which GPUDirect Storage reads. 0: it isn't used.
+    pub gds_buffer: usize,
     pub lanes: usize,
     pub limits: WaveLimits,
 }
 
-/// First addresses of staging, slots and outputs. There is no memory: to read or write there is a panic.
+/// First addresses of staging, slots, GDS buffer and outputs. There is no memory: to read or write there is a panic.
 const STAGING: u64 = 1 << 50;
-const SLOTS: u64 = 1 << 51;
-const OUTPUTS: u64 = 1 << 52;
+const SLOTS: u64 = 2 << 50;
+const GDS_BUFFER: u64 = 3 << 50;
+const OUTPUTS: u64 = 4 << 50;
 /// Bytes of address space for one output of one batch.
 const OUTPUT_SPACE: u64 = 1 << 40;
 /// Bytes of address space for all buffers of one output in host memory.
@@ -196,6 +200,8 @@ impl Simulation {
             Some(_) => Vec::new(),
             None => (OUTPUTS..).step_by(POOL_SPACE as usize).zip(output_bytes).map(pool).collect(),
         };
+        let arena = |bytes: usize, base: u64| DeviceArena { arena: Arena::new(bytes), base };
+        let gds_buffer = config.gpu.map(|gpu| gpu.gds_buffer).filter(|&bytes| bytes > 0);
         let staging = HostArena::new(HostBlock::invented(STAGING, config.staging));
         let block = staging.block();
         let scheduler = Scheduler::new(Setup {
@@ -205,9 +211,9 @@ impl Simulation {
             decode: Box::new(backend()),
             lanes: config.gpu.map(|_| Box::new(backend()) as Box<dyn Lanes>),
             staging,
-            slots: config.gpu.map(|gpu| DeviceArena { arena: Arena::new(gpu.slots), base: SLOTS }),
-            gds_buffer: None,
-            gds: false,
+            slots: config.gpu.map(|gpu| arena(gpu.slots, SLOTS)),
+            gds_buffer: gds_buffer.map(|bytes| arena(bytes, GDS_BUFFER)),
+            gds: gds_buffer.is_some(),
             pools,
             plan,
             finished: finished_sender,
@@ -233,7 +239,8 @@ impl Simulation {
         simulation
     }
 
-    fn lend(&mut self, id: u64) {
+    /// Lends the set of device buffers with this number to the scheduler.
+    pub(in crate::scheduler) fn lend(&mut self, id: u64) {
         let outputs = lent(id, self.chunk_index.planner.geometry().outputs.len()).collect();
         self.scheduler.handle(Event::Lent(DeviceBuffers { id, outputs, ready: 0 }));
     }

@@ -2,7 +2,12 @@
 //! test says how each piece of work ends.
 
 mod batches;
+mod eviction;
+mod gds;
+mod lanes;
 mod reads;
+mod store_indexes;
+mod uploads;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,24 +15,38 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::{Value, json};
 
-use super::simulation::{Config, SimulatedWork, Simulation};
+use super::memory::MemoryKind;
+use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation};
 use super::{Finished, Rules};
 use crate::budget::MachineMemory;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::memory::Lease;
-use crate::messages::{Event, Item, ItemDone, Outcome, Read, ReadDone, Shared, Take, Task, TaskDone};
+use crate::messages::{
+    Event, Item, ItemDone, Outcome, Read, ReadDone, Shared, Take, Task, TaskDone, Wave, WaveDone, WaveLimits,
+};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
-use crate::spec::{DimKey, Spec};
+use crate::spec::{Device, DimKey, Spec};
 use crate::stats::Stats;
 use crate::store::{Extent, Latency};
 use crate::worlds::documents::{ChunkLocations, Documents};
 
-/// Elements of a row, of type float32.
+/// Elements of a row, of type float32, unless a test asks for others.
 const WIDTH: u64 = 64;
+
+/// How the chunks of [`Rows`] are compressed.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Compressor {
+    /// By zstd, which GPUs decode too.
+    #[default]
+    Zstd,
+    /// By bzip2, which only the CPU decodes.
+    Bzip2,
+    None,
+}
 
 /// An array of rows, one for each sample.
 #[derive(Clone, Default)]
@@ -38,46 +57,63 @@ struct Rows {
     shard: u64,
     /// For each chunk that is a range of an object: the object, the offset and the bytes.
     ranges: Vec<(&'static str, u64, u64)>,
+    /// Whether the store must read its indexes before it tells these ranges. It has read them once this is true.
+    indexes_are_read: Option<Arc<AtomicBool>>,
     /// Samples of a batch.
     batch: usize,
+    /// Elements of a row. 0: [`WIDTH`].
+    width: u64,
+    compressor: Compressor,
+    /// Whether chunks are files.
+    files: bool,
+    /// The offsets of the rows that a sample has. Empty: only its own row.
+    offsets: Vec<i64>,
 }
 
 impl Rows {
     fn metadata(&self) -> Value {
         let bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
-        let codecs = json!([bytes, {"name": "zstd", "configuration": {"level": 1, "checksum": false}}]);
-        let (mut grid, mut outer) = ([self.chunk, WIDTH], codecs.clone());
+        let codecs = match self.compressor {
+            Compressor::Zstd => json!([bytes, {"name": "zstd", "configuration": {"level": 1, "checksum": false}}]),
+            Compressor::Bzip2 => json!([bytes, {"name": "numcodecs.bz2", "configuration": {"level": 1}}]),
+            Compressor::None => json!([bytes]),
+        };
+        let width = if self.width > 0 { self.width } else { WIDTH };
+        let (mut grid, mut outer) = ([self.chunk, width], codecs.clone());
         if self.shard > 0 {
             grid[0] *= self.shard;
             outer = json!([{"name": "sharding_indexed", "configuration": {
-                "chunk_shape": [self.chunk, WIDTH], "codecs": codecs, "index_location": "end",
+                "chunk_shape": [self.chunk, width], "codecs": codecs, "index_location": "end",
                 "index_codecs": [bytes, {"name": "crc32c"}],
             }}]);
         }
         json!({
-            "zarr_format": 3, "node_type": "array", "shape": [12, WIDTH], "data_type": "float32", "fill_value": 0.0,
+            "zarr_format": 3, "node_type": "array", "shape": [12, width], "data_type": "float32", "fill_value": 0.0,
             "dimension_names": ["t", "x"], "codecs": outer, "attributes": {},
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         })
     }
 
-    fn open(&self) -> (Spec, UnstartedReader) {
+    fn open(&self, device: Device) -> (Spec, UnstartedReader) {
         let extent = |(i, &(object, offset, len)): (usize, &(&str, u64, u64))| {
             (format!("a/c/{i}/0"), Extent { object: object.into(), version: None, offset, len })
         };
         let ranges: HashMap<_, _> = self.ranges.iter().enumerate().map(extent).collect();
+        let indexes_are_read = self.indexes_are_read.clone().unwrap_or_else(|| Arc::new(AtomicBool::new(true)));
         let locations = match ranges.is_empty() {
             true => ChunkLocations::Keys,
-            false => ChunkLocations::Listed { ranges, indexes_are_read: Arc::new(AtomicBool::new(true)) },
+            false => ChunkLocations::Listed { ranges, indexes_are_read },
         };
-        let mut store = Documents::new(Latency::Local, false);
+        let mut store = Documents::new(Latency::Local, self.files);
         store.add("a", &self.metadata(), locations);
         let spec = Spec::default().with(|s| {
             s.source.paths = vec!["test".into()];
             s.source.arrays = vec!["a".into()];
             s.samples.dims = vec![DimKey::parse("t")];
+            s.samples.offsets.clone_from(&self.offsets);
             s.batch_size = self.batch;
+            s.device = device;
         });
         let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)]).unwrap();
         let unstarted = UnstartedReader::of(&spec, dataset).unwrap();
@@ -92,35 +128,57 @@ fn with_few_batches(rules: Rules) -> Rules {
 
 /// Returns such rules for the tests of one part.
 fn some_rules() -> Rules {
-    let (spec, unstarted) = Rows { chunk: 1, batch: 1, ..Rows::default() }.open();
+    let (spec, unstarted) = Rows { chunk: 1, batch: 1, ..Rows::default() }.open(Device::Cpu);
     with_few_batches(simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap().rules)
 }
 
-/// A scheduler on the CPU, with workers that only record what they get.
+/// The limits of waves in tests of a GPU: none that matters.
+const WAVES: WaveLimits = WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 };
+
+/// A GPU with one lane, and this many bytes for decoded chunks and for encoded ones that GPUDirect Storage reads.
+fn gpu(slots: usize, gds_buffer: usize) -> GpuConfig {
+    GpuConfig { slots, gds_buffer, lanes: 1, limits: WAVES }
+}
+
+/// A scheduler with workers that only record what they get.
 struct Bench {
     simulation: Simulation,
+    stats: Arc<Stats>,
     order: Order,
     next_sample: u64,
     batch: u64,
 }
 
 impl Bench {
-    /// Makes a reader of the rows, with this many bytes of memory for chunks.
+    /// Makes a reader of the rows on the CPU, with this many bytes of memory for chunks.
     fn new(rows: &Rows, staging: usize) -> Self {
-        let (spec, unstarted) = rows.open();
+        Self::with(rows, staging, None, |_| {})
+    }
+
+    /// Makes a reader of the rows on a GPU, with a MiB of page-locked memory, and with the rules that `change` changes.
+    /// The CPU doesn't decode in the GPU's place, unless `change` says so.
+    fn on_gpu(rows: &Rows, gpu: GpuConfig, change: impl FnOnce(&mut Rules)) -> Self {
+        Self::with(rows, 1 << 20, Some(gpu), change)
+    }
+
+    fn with(rows: &Rows, staging: usize, gpu: Option<GpuConfig>, change: impl FnOnce(&mut Rules)) -> Self {
+        let (spec, unstarted) = rows.open(if gpu.is_some() { Device::Gpu(0) } else { Device::Cpu });
         let config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap();
-        let config = Config { staging, rules: with_few_batches(config.rules), ..config };
+        let mut rules = Rules { shared_tasks: 0, ..with_few_batches(config.rules) };
+        change(&mut rules);
+        let config = Config { staging, gpu, rules, ..config };
+        let stats = Arc::new(Stats::default());
         let shared = Shared {
             chunk_index: Arc::clone(&unstarted.chunk_index),
             ops: Arc::new(unstarted.ops),
-            stats: Arc::new(Stats::default()),
+            stats: Arc::clone(&stats),
             cache: None,
             events: crossbeam_channel::unbounded().0,
             stop: Arc::new(AtomicBool::new(false)),
         };
         let output_bytes: Vec<_> = unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
         let simulation = Simulation::new(&shared, config, &output_bytes);
-        Self { simulation, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
+        Self { simulation, stats, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
     }
 
     /// Returns the bytes that are reserved for the encoded bytes of a chunk.
@@ -147,7 +205,7 @@ impl Bench {
             let samples: Vec<Sample> = (self.next_sample..last).map(|k| self.order.sample(k)).collect();
             self.next_sample = last;
             let plan = self.simulation.chunk_index.plan(&samples);
-            self.simulation.scheduler.handle(Event::Planned(Box::new(plan)));
+            self.handle(Event::Planned(Box::new(plan)));
         }
     }
 
@@ -160,6 +218,25 @@ impl Bench {
         self.work().into_iter().map(read).collect()
     }
 
+    /// Like [`Self::work`]. Returns the waves, all of lane 0, and drops other work.
+    fn waves(&mut self) -> Vec<Wave> {
+        let wave = |work| match work {
+            SimulatedWork::Wave { lane, wave, .. } => {
+                assert_eq!(lane, 0);
+                Some(wave)
+            }
+            _ => None,
+        };
+        self.work().into_iter().filter_map(wave).collect()
+    }
+
+    /// Like [`Self::waves`]. There must be one wave.
+    fn wave(&mut self) -> Wave {
+        let mut waves = self.waves();
+        assert_eq!(waves.len(), 1);
+        waves.remove(0)
+    }
+
     /// Like [`Self::work`]. Returns the tasks, and drops other work.
     fn tasks(&mut self) -> Vec<Task> {
         let task = |work| match work {
@@ -169,8 +246,17 @@ impl Bench {
         self.work().into_iter().filter_map(task).collect()
     }
 
+    fn handle(&mut self, event: Event) {
+        self.simulation.scheduler.handle(event);
+    }
+
+    /// Returns the free bytes of a kind of memory.
+    fn free(&self, kind: MemoryKind) -> usize {
+        self.simulation.scheduler.memory.available(kind)
+    }
+
     fn end_read(&mut self, (read, to): (Read, Lease), result: Result<Option<usize>>) {
-        self.simulation.scheduler.handle(Event::Fetched(ReadDone { id: read.id, to, result }));
+        self.handle(Event::Fetched(ReadDone { id: read.id, to, result }));
     }
 
     /// Ends a task. Its chunks are decoded, or fail with `error`.
@@ -183,14 +269,28 @@ impl Bench {
         };
         let items = task.items.into_iter().map(item).collect();
         let done = TaskDone { items, served: task.assembly.served, pinned: task.pinned };
-        self.simulation.scheduler.handle(Event::Decoded(done));
+        self.handle(Event::Decoded(done));
     }
 
-    /// Takes a batch that must be finished.
+    /// Ends a wave after its bytes were copied. Its chunks are decoded, or fail with `error`.
+    fn end_wave(&mut self, wave: Wave, error: Option<&Error>) {
+        self.handle(Event::Copied(wave.payloads));
+        let result = || error.map_or(Ok(dali_zarr_kernels::Layout::NONE), |e| Err(e.clone()));
+        let outcomes = wave.chunks.iter().map(|c| Outcome { handle: c.handle, result: result() }).collect();
+        let (served, pinned) = (wave.assembly.served, wave.pinned);
+        self.handle(Event::Wave(WaveDone { lane: 0, outcomes, served, pinned, result: Ok(()) }));
+    }
+
+    /// Takes a batch that must be finished. Its device memory is lent again.
     fn take(&mut self) -> Finished {
         self.simulation.scheduler.pump();
         let finished = self.simulation.finished.try_recv().expect("a batch is finished");
-        self.simulation.scheduler.handle(Event::Taken(Take::default()));
+        self.handle(Event::Taken(Take::default()));
+        if let Ok(batch) = &finished
+            && let Some(set) = batch.buffers
+        {
+            self.simulation.lend(set);
+        }
         finished
     }
 

@@ -36,7 +36,7 @@ fn described(reads: &[(Read, Lease)]) -> Vec<(Option<&str>, Option<u64>, usize)>
 }
 
 fn free(bench: &Bench) -> usize {
-    bench.simulation.scheduler.memory.available(MemoryKind::Staging)
+    bench.free(MemoryKind::Staging)
 }
 
 // ---- admission ----
@@ -157,7 +157,7 @@ fn chunks_of_a_missing_shard_are_filled() {
     let mut bench = Bench::new(&Rows { shard: 3, ..single() }, 1 << 20);
     let work = bench.work();
     let [SimulatedWork::Index(shard), ..] = work[..] else { panic!("expected an index first") };
-    bench.simulation.scheduler.handle(Event::Index(shard, Ok(None)));
+    bench.handle(Event::Index(shard, Ok(None)));
     let tasks = bench.tasks();
     assert!(tasks.iter().flat_map(|task| &task.assembly.jobs).all(|job| job.source == Source::Fill as u32));
     tasks.into_iter().for_each(|task| bench.end_task(task, None));
@@ -168,7 +168,7 @@ fn chunks_of_a_missing_shard_are_filled() {
 fn batches_fail_if_the_index_of_their_shard_cannot_be_read() {
     let mut bench = Bench::new(&Rows { shard: 3, ..single() }, 1 << 20);
     let [SimulatedWork::Index(shard), ..] = bench.work()[..] else { panic!("expected an index first") };
-    bench.simulation.scheduler.handle(Event::Index(shard, Err(Error::runtime("no index"))));
+    bench.handle(Event::Index(shard, Err(Error::runtime("no index"))));
     assert_eq!(bench.take().unwrap_err().message(), "no index");
 }
 
@@ -178,7 +178,7 @@ fn chunks_of_a_shard_are_read_together() {
     let [SimulatedWork::Index(shard), ..] = bench.work()[..] else { panic!("expected an index first") };
     let entries = Entries::Read(vec![Some((1000, 20)), Some((1020, 30)), Some((0, 20))]);
     let index = Arc::new(ShardIndex { entries, version: Some("v1".into()) });
-    bench.simulation.scheduler.handle(Event::Index(shard, Ok(Some(index))));
+    bench.handle(Event::Index(shard, Ok(Some(index))));
     let reads = bench.reads();
     // Two batches are active, so two chunks are wanted.
     assert_eq!(described(&reads), [(None, Some(1000), 50)]);
