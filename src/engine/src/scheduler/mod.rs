@@ -44,7 +44,7 @@ use crate::budget::LimitFinder;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{HostArena, Pool, arena};
-use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Shared, TaskDone, Wave, WaveDone, WaveLimits};
+use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Served, Shared, TaskDone, Wave, WaveDone, WaveLimits};
 use crate::plan::ChunkId;
 use crate::stats::Stats;
 use batches::{Batches, JobSource, addressed};
@@ -321,6 +321,8 @@ impl Scheduler {
             Event::Wave(WaveDone { lane, outcomes, served, pinned, result }) => {
                 self.waves.ended(lane);
                 if let Err(e) = result {
+                    // The jobs of these batches may not have run. A batch may have had no chunk in the wave.
+                    served.iter().for_each(|Served { batch, .. }| self.batches.fail_batch(*batch, &e));
                     self.breaks(e);
                 }
                 self.served(&served, &pinned);

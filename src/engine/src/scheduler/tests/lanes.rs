@@ -170,6 +170,20 @@ fn after_a_lane_failed_no_wave_is_launched_and_all_batches_fail() {
     }
 }
 
+#[test]
+fn a_batch_of_decoded_chunks_fails_if_the_lane_failed_that_assembles_it() {
+    let mut bench = Bench::on_gpu(&Rows { chunk: 3, batch: 1, ..pairs() }, gpu(SLOTS, 0), |_| {});
+    end_reads(&mut bench, 100);
+    let first = bench.wave();
+    bench.end_wave(first, None);
+    assert!(bench.take().is_ok() && bench.take().is_ok());
+    // The third batch needs nothing but the decoded chunk. So the wave has no chunk that could fail.
+    let wave = bench.wave();
+    assert_eq!((wave.chunks.len(), wave.assembly.served[0].batch), (0, 2));
+    fail_lane(&mut bench, wave, &Error::runtime("lost"));
+    assert_eq!(bench.take().unwrap_err().message(), "lost", "its jobs may not have run");
+}
+
 // ---- chunks that the CPU decodes ----
 
 #[test]
