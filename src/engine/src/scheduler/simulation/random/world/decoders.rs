@@ -1,0 +1,151 @@
+//! The decode threads and the lanes of a random world: how tasks and waves end, and what memory must hold before and
+//! after them.
+
+use std::ops::Range;
+
+use dali_zarr_kernels::{Job, Layout};
+
+use super::{RandomWorld, fault};
+use crate::error::{Error, Result};
+use crate::messages::{
+    Content, Event, Item, ItemDone, Outcome, Payload, ReadId, Task, TaskDone, Wave, WaveChunk, WaveDone,
+};
+use crate::plan::ChunkId;
+use crate::scheduler::Scheduler;
+use crate::scheduler::simulation::memory::{Held, Span};
+
+impl RandomWorld<'_> {
+    /// Checks that encoded bytes are those of the chunk.
+    fn expect_encoded(&mut self, id: ChunkId, read: ReadId, bytes: Span) -> Result<()> {
+        if !self.memory.holds(bytes) {
+            return Ok(());
+        }
+        let members = self.reads.get(&read).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
+        if !members.contains(&(id, bytes.address)) {
+            return Err(Error::runtime(format!(
+                "{id:?} is decoded from {bytes:?}, but read {read} brought it elsewhere"
+            )));
+        }
+        self.memory.expect(bytes, Held::Read(read))
+    }
+
+    /// Checks that the bytes of an item are those of its chunk. Returns the read that brought them.
+    fn expect_item(&mut self, item: &Item) -> Result<ReadId> {
+        let (read, bytes) = match &item.encoded {
+            Some(Payload { read, bytes }) => (*read, Span::from(bytes)),
+            None => {
+                let read = self.in_place.get(&item.id).copied();
+                (read.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?, Span::from(&item.decoded))
+            }
+        };
+        self.expect_encoded(item.id, read, bytes)?;
+        Ok(read)
+    }
+
+    /// Checks that jobs would read the right chunks now.
+    fn expect_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
+        for job in jobs {
+            if let Some(chunk) = self.batches.chunk_of(job, &scheduler.batches, |id| self.missing.chunk(id))? {
+                self.memory.expect(Span { address: job.src, len: 1 }, Held::Decoded(chunk))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
+        self.expect_jobs(jobs, scheduler)?;
+        jobs.iter().try_for_each(|job| self.batches.done(job.dst, &scheduler.batches))
+    }
+
+    pub(super) fn begin_task(&mut self, task: &Task, scheduler: &Scheduler) -> Result<()> {
+        for item in &task.items {
+            self.expect_item(item)?;
+            if item.encoded.is_some() {
+                self.memory.begin(Span::from(&item.decoded), Held::Decoding(item.id))?;
+            }
+        }
+        self.expect_jobs(&task.assembly.jobs[task.ready_jobs.clone()], scheduler)
+    }
+
+    pub(super) fn end_task(&mut self, task: Task, scheduler: &Scheduler) -> Result<Vec<Event>> {
+        let mut items = Vec::new();
+        let mut run: Vec<Range<usize>> = Vec::new();
+        for item in task.items {
+            let read = self.expect_item(&item)?;
+            let good = !self.random.chance(self.faults.decode);
+            let before = if item.encoded.is_none() { Held::Read(read) } else { Held::Decoding(item.id) };
+            let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
+            let decoded = Span::from(&item.decoded);
+            self.memory.change(decoded, before, after)?;
+            let result = if good {
+                if !self.memory.holds(decoded) {
+                    // It is decoded to an output.
+                    self.batches.done(decoded.address, &scheduler.batches)?;
+                }
+                run.push(item.jobs.clone());
+                Ok(Layout::NONE)
+            } else {
+                self.failed.insert(item.id);
+                Err(fault("a decoder"))
+            };
+            let outcome = Outcome { handle: item.handle, result };
+            items.push(ItemDone { outcome, encoded: item.encoded, decoded: item.decoded });
+        }
+        run.push(task.ready_jobs.clone());
+        run.into_iter().try_for_each(|jobs| self.run_jobs(&task.assembly.jobs[jobs], scheduler))?;
+        Ok(vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })])
+    }
+
+    pub(super) fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
+        if wave.chunks.len() != wave.payloads.len() {
+            return Err(Error::runtime("a wave has chunks without bytes"));
+        }
+        for (chunk, Payload { read, bytes }) in wave.chunks.iter().zip(&wave.payloads) {
+            match (chunk.content, self.reads.contains_key(read)) {
+                (Content::Encoded, _) | (Content::Decoded, true) => {
+                    self.expect_encoded(chunk.id, *read, bytes.into())?;
+                }
+                (Content::Decoded, false) => self.memory.expect(bytes.into(), Held::Decoded(chunk.id))?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_wave(&mut self, wave: &Wave, scheduler: &Scheduler) -> Result<()> {
+        self.expect_wave(wave)?;
+        for chunk in &wave.chunks {
+            let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
+            self.memory.begin(slot, Held::Decoding(chunk.id))?;
+        }
+        self.expect_jobs(&wave.assembly.jobs[wave.ready_jobs.clone()], scheduler)
+    }
+
+    pub(super) fn end_wave(&mut self, lane: usize, wave: Wave, scheduler: &Scheduler) -> Result<Event> {
+        if self.random.chance(self.faults.lane) {
+            self.broken = true;
+            let failed = |c: &WaveChunk| Outcome { handle: c.handle, result: Err(fault("a lane")) };
+            let outcomes = wave.chunks.iter().map(failed).collect();
+            let (served, pinned) = (wave.assembly.served, wave.pinned);
+            return Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Err(fault("a lane")) }));
+        }
+        let mut outcomes = Vec::new();
+        let mut run = vec![wave.ready_jobs.clone()];
+        for chunk in &wave.chunks {
+            let good = !self.random.chance(self.faults.decode);
+            let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
+            let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
+            self.memory.change(slot, Held::Decoding(chunk.id), after)?;
+            let result = if good {
+                run.push(chunk.jobs.clone());
+                Ok(Layout::NONE)
+            } else {
+                self.failed.insert(chunk.id);
+                Err(fault("a decoder"))
+            };
+            outcomes.push(Outcome { handle: chunk.handle, result });
+        }
+        run.into_iter().try_for_each(|jobs| self.run_jobs(&wave.assembly.jobs[jobs], scheduler))?;
+        let (served, pinned) = (wave.assembly.served, wave.pinned);
+        Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) }))
+    }
+}

@@ -1,0 +1,183 @@
+//! The surroundings of a scheduler in a random world: how long each piece of work takes, and what is planned and taken.
+//! [`store`] says how reads end, and [`decoders`] how tasks and waves end.
+
+mod decoders;
+mod store;
+
+use std::collections::{HashMap, HashSet};
+
+use super::Random;
+use super::faults::{Faults, MissingKeys};
+use crate::chunk_index::{ChunkIndex, Location, Plan, ShardId};
+use crate::error::{Error, Result};
+use crate::messages::{Event, Item, ItemDone, Outcome, ReadDone, ReadId, TaskDone, WaveDone};
+use crate::order::{Order, Sample};
+use crate::plan::ChunkId;
+use crate::scheduler::simulation::expected::Batched;
+use crate::scheduler::simulation::memory::Memory;
+use crate::scheduler::simulation::{SimulatedWork, World};
+use crate::scheduler::{Finished, Scheduler};
+
+/// The surroundings of one scheduler.
+pub(super) struct RandomWorld<'a> {
+    pub random: Random,
+    pub unusual: bool,
+    pub chunk_index: &'a ChunkIndex,
+    pub missing: MissingKeys<'a>,
+    pub faults: Faults,
+    pub order: Order,
+    pub next_sample: u64,
+    pub batch_size: u64,
+    /// Number of batches that are still to be planned. Batches after them are empty.
+    pub to_plan: u64,
+    /// Usual longest duration of each kind of work, in nanoseconds. The order of the kinds is in [`World::begin`].
+    pub times: [u64; 6],
+    pub planner_takes_time: bool,
+    pub eager: f64,
+    pub memory: Memory,
+    pub batches: Batched,
+    /// For each read its chunks, and the address to which the bytes of each chunk go.
+    pub reads: HashMap<ReadId, Vec<(ChunkId, u64)>>,
+    /// The last read of each chunk that was read in place.
+    pub in_place: HashMap<ChunkId, ReadId>,
+    pub failed: HashSet<ChunkId>,
+    pub failed_shards: HashSet<ShardId>,
+    /// Whether a lane or a thread died. Then the world only checks that every batch comes to an end.
+    pub broken: bool,
+    /// Number of pieces of work that may still begin before the reader is dropped.
+    pub left: u64,
+    /// Whether the reader was dropped because of this number.
+    pub dropped: bool,
+}
+
+impl RandomWorld<'_> {
+    /// Checks the next batch, which was delivered, and returns its samples: none after a thread died.
+    ///
+    /// # Errors
+    /// If it is incomplete, or failed though none of its chunks did.
+    pub fn delivered(&mut self, finished: &Finished) -> Result<Vec<Sample>> {
+        if self.broken {
+            return Ok(Vec::new());
+        }
+        let (failed, shards, chunk_index) = (&self.failed, &self.failed_shards, self.chunk_index);
+        self.batches.deliver(finished, |id| {
+            let index = match chunk_index.location(id) {
+                Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
+                Location::Key | Location::Range(_) => false,
+            };
+            failed.contains(&id) || index
+        })
+    }
+
+    /// Returns the events of work that ends after a thread died.
+    fn end_broken(&mut self, work: SimulatedWork) -> Vec<Event> {
+        let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
+        match work {
+            SimulatedWork::Read { read, to, copying } => {
+                let done = ReadDone { id: read.id, to, result: Err(fault("everything")) };
+                vec![if copying { Event::Uploaded(done) } else { Event::Fetched(done) }]
+            }
+            SimulatedWork::Index(shard) => vec![Event::Index(shard, Err(fault("everything")))],
+            SimulatedWork::Task(task) => {
+                let item = |i: Item| ItemDone { outcome: failed(i.handle), encoded: i.encoded, decoded: i.decoded };
+                let items = task.items.into_iter().map(item).collect();
+                vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })]
+            }
+            SimulatedWork::Wave { lane, wave, .. } => {
+                let outcomes = wave.chunks.iter().map(|c| failed(c.handle)).collect();
+                let copied = Event::Copied(wave.payloads);
+                let (served, pinned) = (wave.assembly.served, wave.pinned);
+                let done = Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Err(fault("everything")) });
+                vec![copied, done]
+            }
+            SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
+        }
+    }
+}
+
+fn fault(what: &str) -> Error {
+    Error::runtime(format!("{what} fails in this world"))
+}
+
+impl World for RandomWorld<'_> {
+    fn begin(&mut self, now: u64, work: &SimulatedWork, scheduler: &Scheduler) -> Result<u64> {
+        let begun = matches!(
+            work,
+            SimulatedWork::Lend(_)
+                | SimulatedWork::Read { copying: true, .. }
+                | SimulatedWork::Wave { copied: true, .. }
+        );
+        if !begun && self.left == 0 {
+            self.dropped = true;
+            return Err(Error::runtime("the reader is dropped in this world"));
+        }
+        self.left -= u64::from(!begun);
+        let kind = match work {
+            SimulatedWork::Plan => 0,
+            SimulatedWork::Read { read, to, copying } => {
+                if !copying {
+                    self.begin_read(read, to.into(), scheduler)?;
+                }
+                1
+            }
+            SimulatedWork::Index(_) => 2,
+            SimulatedWork::Task(task) => {
+                if !self.broken {
+                    self.begin_task(task, scheduler)?;
+                }
+                3
+            }
+            SimulatedWork::Wave { wave, copied, .. } => {
+                if !copied && !self.broken {
+                    self.begin_wave(wave, scheduler)?;
+                }
+                4
+            }
+            SimulatedWork::Lend(_) => 5,
+        };
+        let long = if self.random.chance(0.03) { 50 } else { 1 };
+        Ok(now + long * (1 + self.random.below(self.times[kind])))
+    }
+
+    fn end(&mut self, work: SimulatedWork, scheduler: &Scheduler) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
+        let died = !self.broken && self.random.chance(self.faults.died);
+        self.broken |= died;
+        if self.broken {
+            let mut events = self.end_broken(work);
+            if died {
+                events.insert(0, Event::Died(fault("a thread")));
+            }
+            return Ok((events, None));
+        }
+        Ok(match work {
+            SimulatedWork::Read { read, to, copying } => self.end_read(read, to, copying, scheduler)?,
+            SimulatedWork::Index(shard) => (vec![self.index(shard)], None),
+            SimulatedWork::Task(task) => (self.end_task(task, scheduler)?, None),
+            SimulatedWork::Wave { lane, mut wave, copied: false } => {
+                self.expect_wave(&wave)?;
+                let copied = Event::Copied(std::mem::take(&mut wave.payloads));
+                (vec![copied], Some(SimulatedWork::Wave { lane, wave, copied: true }))
+            }
+            SimulatedWork::Wave { lane, wave, copied: true } => (vec![self.end_wave(lane, wave, scheduler)?], None),
+            SimulatedWork::Plan | SimulatedWork::Lend(_) => (Vec::new(), None),
+        })
+    }
+
+    fn plan(&mut self) -> Plan {
+        let batch = if self.to_plan > 0 { self.batch_size } else { 0 };
+        self.to_plan = self.to_plan.saturating_sub(1);
+        let samples: Vec<Sample> = (self.next_sample..self.next_sample + batch).map(|k| self.order.sample(k)).collect();
+        self.next_sample += batch;
+        let plan = self.chunk_index.plan(&samples);
+        self.batches.plan(samples, &plan.batch);
+        plan
+    }
+
+    fn planner_takes_time(&self) -> bool {
+        self.planner_takes_time
+    }
+
+    fn takes_now(&mut self) -> bool {
+        self.random.chance(self.eager)
+    }
+}
