@@ -3,8 +3,10 @@
 
 mod axes;
 mod breaks;
+mod by_store;
 mod cuts;
 mod dims;
+mod first_dim;
 mod layout;
 mod normalised;
 mod outputs;
@@ -14,17 +16,22 @@ mod requested;
 mod rows;
 mod starts;
 mod table_starts;
+mod views;
 
 pub use axes::{Axis, Start};
 pub(crate) use breaks::merged;
+pub(crate) use by_store::{is_by_store, of_store};
 pub use cuts::Cut;
 pub(crate) use dims::{resolve, sample_dims};
+pub(crate) use first_dim::FirstDim;
 pub use normalised::Channels;
 pub use outputs::{Mask, Placement};
 pub use picked::Picked;
 pub use rows::{RowSpan, Rows};
 pub use starts::Starts;
 pub use table_starts::TableStarts;
+use views::views;
+pub use views::{Role, View, ViewDim};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,53 +72,11 @@ pub struct ArrayShape {
     pub complex_fill_parts_differ: bool,
 }
 
-/// How one dimension of an array is read for a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Samples are cut along it. Holds its index in [`Geometry::axes`].
-    Axis(usize),
-    /// Every sample has the whole dimension.
-    Whole,
-    /// A sample has the elements of its row, see [`Geometry::rows`].
-    Ragged,
-}
-
-/// One dimension of an array.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ViewDim {
-    /// How it is read.
-    pub role: Role,
-    /// Its length after `pick`, over all joined stores.
-    pub len: u64,
-    /// The indices that `pick` takes of it; `None` if `pick` doesn't name it.
-    pub pick: Option<Picked>,
-}
-
 impl ArrayShape {
     /// Returns the array as it is in one store alone.
     fn of_store(&self, store: usize) -> Self {
         Self { parts: vec![self.parts[store].clone()], ..self.clone() }
     }
-}
-
-impl ViewDim {
-    /// Returns the indices that `pick` takes of this dimension in one store; `None` if `pick` doesn't name it. Indices
-    /// of the joined dimension count over all stores.
-    pub fn picked(&self, store: usize) -> Option<&[u64]> {
-        self.pick.as_ref().map(|pick| pick.of(store))
-    }
-}
-
-/// An array as samples see it.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// One entry per dimension of the stored array.
-    pub dims: Vec<ViewDim>,
-    /// How it is cut along each entry of [`Geometry::axes`].
-    pub cuts: Vec<Cut>,
-    /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
-    /// followed by the end of the last one.
-    pub joined: Option<(usize, Vec<u64>)>,
 }
 
 /// Normalisation of one array or channel.
@@ -346,138 +311,6 @@ impl Geometry {
         let k1 = if room < 0 { 0 } else { room / cut.stride + 1 };
         k0.min(cut.window)..k1.clamp(0, cut.window)
     }
-}
-
-/// Whether samples are cut from each store on its own.
-pub(crate) fn is_by_store(spec: &Spec, arrays: &[ArrayShape]) -> bool {
-    spec.samples.concat == Concat::Samples && arrays[0].parts.len() > 1
-}
-
-/// Returns the spec and the arrays as they are for one of several stores.
-pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spec, Vec<ArrayShape>) {
-    let own = spec.clone().with(|s| {
-        s.source.paths = vec![s.source.paths[store].clone()];
-        for pick in &mut s.source.pick {
-            if pick.indices.len() > 1 {
-                pick.indices = pick.indices.get(store).into_iter().cloned().collect();
-            }
-        }
-        if s.samples.regions.len() > 1 {
-            s.samples.regions = s.samples.regions.get(store).into_iter().cloned().collect();
-        }
-        let found = &mut s.samples.breaks.found;
-        *found = found.get_mut(store).map(std::mem::take).into_iter().collect();
-    });
-    (own, arrays.iter().map(|array| array.of_store(store)).collect())
-}
-
-/// The first of `dims`. Breaks lie along it.
-pub(crate) struct FirstDim {
-    /// Its name.
-    pub name: String,
-    /// The first element of each store, and the end of the last one.
-    pub stores: Vec<u64>,
-    /// The elements that `pick` takes of it, counted over all stores; `None` if `pick` doesn't name it.
-    pub pick: Option<Vec<u64>>,
-}
-
-impl FirstDim {
-    /// Finds the first of `dims`; `None` if no array has a dimension.
-    ///
-    /// # Errors
-    /// Those of [`Geometry::of`] about dimensions, `pick` and stores.
-    pub fn of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<Self>> {
-        let names = sample_dims(spec, arrays)?;
-        let views = views(spec, arrays, &names)?;
-        let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
-        let Some((array, d)) = views.iter().enumerate().find_map(|(a, view)| Some((a, along(view)?))) else {
-            return Ok(None);
-        };
-        let stores = match &views[array].joined {
-            Some((joined, starts)) if *joined == d => starts.clone(),
-            _ => vec![0, arrays[array].parts[0][d]],
-        };
-        let pick = views[array].dims[d].picked(0).map(<[u64]>::to_vec);
-        Ok(Some(Self { name: names[0].clone(), stores, pick }))
-    }
-
-    /// Returns its length in one store, before `pick`.
-    pub fn len(&self, store: usize) -> u64 {
-        self.stores[store + 1] - self.stores[store]
-    }
-}
-
-/// Returns each array as samples see it: joins stores and applies `pick`. Checks that arrays agree on the lengths of
-/// the dimensions that they share: those that samples are cut along and, in a stack, all of them.
-fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
-    let picks = picked::by_name(spec, arrays)?;
-    if axis_names.is_empty() && spec.source.paths.len() > 1 {
-        return Err(Error::value(format!(
-            "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
-             reader each",
-            arrays[0].name,
-            spec.source.paths.len()
-        )));
-    }
-    let mut lengths: Vec<(String, u64, String)> = Vec::new();
-    let mut views = Vec::new();
-    for array in arrays {
-        let mut joined = None;
-        let mut dims = Vec::new();
-        for (d, name) in array.dims.iter().enumerate() {
-            let lists = picks.get(name).copied();
-            let has_own = lists.is_some_and(|lists| lists.len() > 1);
-            let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
-            if stored.len() > 1 && axis_names.first() == Some(name) {
-                if has_own {
-                    return Err(Error::value(format!(
-                        "pick: stores are joined along \"{name}\", so that its indices count over all of them; expected one \
-                         list of indices, but found one for each store"
-                    )));
-                }
-                let mut starts = vec![0u64];
-                for len in &stored {
-                    starts.push(starts[starts.len() - 1].saturating_add(*len));
-                }
-                stored = vec![starts[starts.len() - 1]];
-                joined = Some((d, starts));
-            } else if let Some(p) = stored.iter().position(|&len| len != stored[0] && !has_own) {
-                return Err(Error::value(format!(
-                    "path: array '{}' has length {} along \"{name}\" in {} and {} in {}; stores are joined along \"{}\" \
-                     and must agree on everything else",
-                    array.name, stored[0], spec.source.paths[0], stored[p], spec.source.paths[p], axis_names[0]
-                )));
-            }
-            if let Some(len) = stored.iter().find(|&&len| len > i64::MAX as u64 / 4) {
-                return Err(Error::value(format!(
-                    "array '{}': dimension \"{name}\" has length {len}, more than can be addressed",
-                    array.name
-                )));
-            }
-            let pick =
-                lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
-            let len = pick.as_ref().map_or(stored[0], Picked::len);
-            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
-            let is_shared = role != Role::Whole || spec.samples.stack_arrays;
-            match lengths.iter().find(|(n, ..)| n == name && is_shared) {
-                Some((_, other, of)) if *other != len => {
-                    return Err(Error::value(format!(
-                        "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
-                         indices of both, or leave one of the arrays out",
-                        array.name
-                    )));
-                }
-                Some(_) => {}
-                None => lengths.push((name.clone(), len, array.name.clone())),
-            }
-            if role == Role::Whole && len == 0 {
-                return Err(Error::value(format!("array '{}': dimension \"{name}\" has length 0", array.name)));
-            }
-            dims.push(ViewDim { role, len, pick });
-        }
-        views.push(View { dims, cuts: Vec::new(), joined });
-    }
-    Ok(views)
 }
 
 #[cfg(test)]
