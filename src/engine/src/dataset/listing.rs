@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::find::{all_names, base_name, find};
 use super::hierarchy::{Hierarchy, MAX_LISTED};
-use super::{ArrayInfo, Dataset, all_names, base_name, find, in_hierarchy, metadata_error};
+use super::{ArrayInfo, Dataset, in_hierarchy, metadata_error};
 use crate::error::{Error, Result, Site, panic_text};
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};

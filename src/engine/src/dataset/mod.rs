@@ -10,6 +10,7 @@ mod array;
 mod cf;
 mod chunks;
 mod documents;
+mod find;
 mod grid;
 mod hierarchy;
 mod listing;
@@ -35,6 +36,7 @@ use crate::error::{Code, Error, ErrorKind, Result, Site, panic_text};
 use crate::spec::{ArrayArgument, Concat, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
+use find::{base_name, find, only_name};
 use hierarchy::Hierarchy;
 
 /// The arrays that a reader reads, in all of its stores.
@@ -360,93 +362,6 @@ impl ArrayInfo {
 /// Turns runtime errors into value errors, because problems with metadata are found when the reader is built.
 fn metadata_error<T>(result: Result<T>) -> Result<T> {
     result.map_err(|e| if e.kind() == ErrorKind::Runtime { e.of_kind(ErrorKind::Value) } else { e })
-}
-
-fn find(
-    hierarchy: &Hierarchy,
-    store: &dyn Store,
-    index: usize,
-    name: &str,
-    mask_and_scale: Option<bool>,
-    is_beside_others: bool,
-) -> Result<Described> {
-    let Some(node) = metadata_error(hierarchy.array(name))? else {
-        // The names are only used in the message.
-        let names = hierarchy.names().ok().flatten();
-        let found = match names.as_deref() {
-            Some([only]) if only.is_empty() => " in it, but the store is an array itself; leave arrays out".to_owned(),
-            None => format!(", but found none of that name{}", besides(hierarchy)),
-            Some(names) => format!(", but found {}{}", listed(names), besides(hierarchy)),
-        };
-        let error = Error::coded(Code::NotFound, format!("expected an array '{name}'{found}"))
-            .at(Site::store(store.location()));
-        return Err(error.unknown(Some(name), names.unwrap_or_default()));
-    };
-    // An array that is alone and has dimension names needs no OME-Zarr level, so the attributes of the groups aren't
-    // read.
-    let level =
-        if is_beside_others || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
-    let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
-    metadata_error(array::describe(node, level, index, mask_and_scale))
-        .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
-}
-
-/// Returns the names of all arrays in a store.
-///
-/// # Errors
-/// If the store can't be listed.
-fn all_names(hierarchy: &Hierarchy, store: &dyn Store) -> Result<Vec<String>> {
-    let names = match hierarchy.names() {
-        Err(e) if e.is_refused() => Err(format!(" ({e})")),
-        names => metadata_error(names)?.ok_or_else(String::new),
-    };
-    names.map_err(|why| {
-        Error::value(format!(
-            "expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; give arrays{}",
-            besides(hierarchy)
-        ))
-        .at(Site::store(store.location()))
-    })
-}
-
-fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
-    let mut names = all_names(hierarchy, store)?;
-    match (names.pop(), names.is_empty()) {
-        (Some(only), true) => Ok(only),
-        (last, _) => {
-            names.extend(last);
-            Err(Error::value(format!(
-                "expected arrays to be named, since it doesn't hold exactly one, but found {}{}",
-                listed(&names),
-                besides(hierarchy)
-            ))
-            .at(Site::store(store.location()))
-            .unknown(None, names))
-        }
-    }
-}
-
-/// Returns what is wrong with the root of the store, as an addition to the message that something was not found. Empty
-/// if the root isn't damaged.
-fn besides(hierarchy: &Hierarchy) -> String {
-    hierarchy.damaged().map_or(String::new(), |e| format!("; besides, {e}"))
-}
-
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 30;
-    let quoted: Vec<String> = names.iter().take(SHOWN).map(|name| format!("'{name}'")).collect();
-    match names.len() {
-        0 => "no arrays".into(),
-        n if n > SHOWN => format!("the arrays {} and {} more", quoted.join(", "), n - SHOWN),
-        1 => format!("only the array {}", quoted[0]),
-        _ => format!("the arrays {}", quoted.join(", ")),
-    }
-}
-
-fn base_name(location: &str) -> String {
-    let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let name = name.strip_suffix(".zip").unwrap_or(name);
-    name.strip_suffix(".zarr").unwrap_or(name).to_owned()
 }
 
 #[cfg(test)]
