@@ -11,31 +11,27 @@ mod index;
 mod layout;
 mod parquet;
 mod record;
+mod records;
 mod targets;
 mod template;
 #[cfg(test)]
 mod tests;
 mod url;
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
-use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, gone, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
 use crate::error::{Code, Error, ErrorKind, Result, Site};
 use crate::json;
 use index::Index;
 use layout::{Layout, RecordRow};
-use targets::{MAX_BYTES, Target, Targets, too_large};
+use records::{Record, Records};
+use targets::Target;
 use url::Resolver;
 
 /// Most bytes of a JSON document. One of ten million references has about 1 GB.
@@ -54,30 +50,6 @@ pub struct References {
     virtual_chunks: Arc<VirtualChunks>,
     latency: Latency,
     runtime: Option<Arc<Runtime>>,
-}
-
-/// The Parquet files of a directory.
-struct Records {
-    base: Arc<dyn Store>,
-    layout: Layout,
-    resolver: Resolver,
-    /// By array name, then by the number of the file in the array.
-    files: Mutex<HashMap<String, HashMap<u64, Arc<Record>>>>,
-    /// The number that the next file gets.
-    numbers: AtomicU64,
-    /// Bytes that all files take in memory.
-    bytes: AtomicU64,
-}
-
-/// A Parquet file that is read when it is first needed.
-#[derive(Default)]
-struct Record {
-    /// Tells the file apart from the others, for [`Store::unread_index`].
-    number: u64,
-    /// The targets of its rows, once it was read. `None` in the cell: there is no such file, so none of its values
-    /// exist.
-    targets: OnceCell<Option<Targets>>,
-    failure: SharedFailure,
 }
 
 /// A reference that was found: in the index, or in a row of a Parquet file.
@@ -161,14 +133,7 @@ impl References {
         }
         let layout = Layout::new(&metadata).map_err(within)?;
         let index = documents(&mut metadata).map_err(within)?;
-        let records = Records {
-            base: Arc::clone(base),
-            layout,
-            resolver: Resolver::new(),
-            files: Mutex::default(),
-            numbers: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        };
+        let records = Records::new(Arc::clone(base), layout);
         Ok(Some(Self::new(location, base, index, Some(records), virtual_chunks)))
     }
 
@@ -202,7 +167,7 @@ impl References {
     /// Returns where the reference of a chunk's key is in the Parquet files; `None` if it can't be there.
     fn row<'a>(&self, key: &'a str) -> Option<(&Records, RecordRow<'a>)> {
         let records = self.records.as_ref()?;
-        Some((records, records.layout.find(key)?))
+        Some((records, records.find(key)?))
     }
 
     /// Reads bytes of a value that is a whole file.
@@ -228,53 +193,6 @@ impl References {
 /// Returns size and version of a value that is a whole file, given those of the file.
 fn of_whole(url: &str, found: Found) -> Found {
     Found { size: found.size, version: found.version.map(|v| format!("{url}\n{v}").into()) }
-}
-
-impl Records {
-    fn file(&self, at: &RecordRow<'_>) -> Arc<Record> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_array = match files.get_mut(at.array) {
-            Some(of_array) => of_array,
-            None => files.entry(at.array.to_owned()).or_default(),
-        };
-        let new = || Arc::new(Record { number: self.numbers.fetch_add(1, Relaxed), ..Record::default() });
-        Arc::clone(of_array.entry(at.file).or_insert_with(new))
-    }
-
-    /// Reads a Parquet file, unless it is in memory. Tasks that need it at the same time wait for one request.
-    async fn load(&self, record: &Record, at: &RecordRow<'_>, phase: Phase) -> Result<()> {
-        let began = Instant::now();
-        let read = async || match record.failure.since(began) {
-            Some(e) => Err(e),
-            None => self.read(at, phase).await.inspect_err(|e| record.failure.note(e)),
-        };
-        let targets = record.targets.get_or_try_init(read).await?;
-        match targets {
-            Some(targets) if at.row >= targets.len() as u64 => Err(Error::runtime(format!(
-                "{}: expected row {}, but found {} rows; the references are damaged",
-                at.key(),
-                at.row,
-                targets.len()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    async fn read(&self, at: &RecordRow<'_>, phase: Phase) -> Result<Option<Targets>> {
-        let key = at.key();
-        let Some(bytes) = self.base.get(&key, parquet::MAX_BYTES, phase).await? else {
-            // Writers leave out files without any reference.
-            if self.base.exists(METADATA).await? {
-                return Ok(None);
-            }
-            return Err(Error::runtime(format!(
-                "expected {key} beside {METADATA}, but both are gone; the references were deleted or moved while they were read"
-            )));
-        };
-        let targets = record::parse(&bytes, &self.resolver).map_err(|e| e.within(key))?;
-        let bytes = targets.memory() + self.bytes.fetch_add(targets.memory(), Relaxed);
-        if bytes > MAX_BYTES { Err(too_large(bytes)) } else { Ok(Some(targets)) }
-    }
 }
 
 fn as_references(location: &str, e: &Error) -> Error {
