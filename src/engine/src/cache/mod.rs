@@ -11,6 +11,7 @@
 //! The cache is not a wrapper of a store, for two reasons. Pieces in the cache must not wait behind requests. And only
 //! the code that reads knows the pieces of a merged read ([`crate::io`]).
 
+mod arguments;
 mod disk;
 mod file;
 mod folder;
@@ -21,22 +22,19 @@ mod tests_disk;
 mod usage;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::spec::Spec;
 use crate::store::object::is_dated_or_tagged;
-use crate::store::{self, ByteRange, Found, Latency, Store, blocking};
+use crate::store::{ByteRange, Found, Latency, Store, blocking};
+pub(crate) use arguments::{check, disk_limit};
 use disk::Disk;
 use file::PieceFile;
 use memory::Memory;
-
-/// The smallest cache size that is accepted, in bytes. A smaller one is a mistake in the unit.
-const MIN_SIZE: u64 = 1 << 20;
 
 /// The first byte of the names of whole values.
 const WHOLE: u8 = 0;
@@ -149,7 +147,7 @@ impl Cache {
     /// Opens the caches that `spec` asks for. `None` if it asks for none.
     ///
     /// # Errors
-    /// [`Error::value`] if a cache can't be opened.
+    /// [`Error::value`](crate::error::Error::value) if a cache can't be opened.
     pub fn open(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Arc<Self>>> {
         let counters = Arc::<Counters>::default();
         let memory =
@@ -392,57 +390,4 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
     }));
     all.sort();
     all
-}
-
-/// Checks the arguments of the cache.
-///
-/// # Errors
-/// [`Error::value`] if one of them is wrong.
-pub(crate) fn check(spec: &Spec) -> Result<()> {
-    if spec.resources.cache_size > 0 && spec.resources.cache_size < MIN_SIZE {
-        return Err(Error::value(format!(
-            "cache_size: expected 0, or at least {MIN_SIZE} bytes, but found {}",
-            spec.resources.cache_size
-        )));
-    }
-    if let Some(limit) = spec.resources.cache_dir_size {
-        if spec.resources.cache_dir.is_none() {
-            return Err(Error::value("cache_dir_size: expected none without cache_dir; give cache_dir too"));
-        }
-        if limit < MIN_SIZE {
-            return Err(Error::value(format!("cache_dir_size: expected at least {MIN_SIZE} bytes, but found {limit}")));
-        }
-    }
-    if let Some(folder) = spec.resources.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {
-        return Err(Error::value(format!(
-            "cache_dir: expected the path of a folder on a local disk, but found the URL {}",
-            folder.display()
-        )));
-    }
-    if spec.resources.cache_dir.as_ref().is_some_and(|f| f.starts_with("~")) {
-        return Err(Error::value(
-            "cache_dir: expected a path, but found one that begins with ~, which only a shell replaces; write it out",
-        ));
-    }
-    let remote = || {
-        spec.source.locations().iter().any(|p| store::is_remote(p))
-            || store::has_remote_places(&spec.source.storage_options)
-    };
-    if spec.resources.cache_dir.is_some() && !remote() {
-        return Err(Error::value(
-            "cache_dir: expected none, since every path is local; leave it out, or use cache_size if reading is slow",
-        ));
-    }
-    Ok(())
-}
-
-/// Returns the limit in bytes that a reader would set on the folder of `spec`. Creates nothing. `None` if there is no
-/// folder, or the limit can't be known.
-pub(crate) fn disk_limit(spec: &Spec) -> Option<u64> {
-    let root: &Path = spec.resources.cache_dir.as_ref()?;
-    spec.resources.cache_dir_size.or_else(|| {
-        let free = root.ancestors().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
-        let free = free.filter_map(|p| folder::free(p).ok()).next()?;
-        Some(disk::default_limit(free, folder::held(root)))
-    })
 }

@@ -1,12 +1,13 @@
 //! The disk cache as a reader sees it: which pieces are written in the background, and which requests the store gets.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::*;
 use crate::store::object::fake::{Server, publish};
-use crate::store::{Phase, block_on};
+use crate::store::{self, Phase, block_on};
 
 fn spec(dir: &Path, url: &str) -> Spec {
     Spec::default().with(|s| {
