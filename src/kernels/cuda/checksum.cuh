@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads)
   } shared;
   if (blockIdx.x >= n) return;
   const ChecksumJob job = jobs[blockIdx.x];
-  const uint8_t* data = reinterpret_cast<const uint8_t*>(job.data);
+  const uint8_t* data = global_memory<const uint8_t>(job.data);
   uint32_t found = 0;
   if (job.kind == kAdler32) {
     found = block_adler(data, job.len, shared.adler);

@@ -64,6 +64,6 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads)
   const uint64_t first = uint64_t(blockIdx.x - tile_start[j]) * kGatherTile;
   if (first >= copy.len) return;
   const uint64_t left = copy.len - first;
-  copy_bytes(reinterpret_cast<const uint8_t*>(copy.src) + first, reinterpret_cast<uint8_t*>(copy.dst) + first,
+  copy_bytes(global_memory<const uint8_t>(copy.src) + first, global_memory<uint8_t>(copy.dst) + first,
              uint32_t(left < kGatherTile ? left : kGatherTile));
 }

@@ -10,8 +10,8 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
   __shared__ InflateState<Shape> state;
   const uint32_t i = blockIdx.x;
   uint64_t produced;
-  const DecodeStatus status = inflate(state, reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
-                                      reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced);
+  const DecodeStatus status = inflate(state, global_memory<const uint8_t>(in[i]), in_bytes[i],
+                                      global_memory<uint8_t>(out[i]), capacity[i], produced);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;
     statuses[i] = status;

@@ -16,6 +16,19 @@
 
 namespace dz {
 
+// Returns a pointer to an address of global memory; on the host, of any memory. The compiler then knows that it doesn't
+// point to shared memory. So accesses need no look at the address, and aren't kept in order with those of shared memory.
+template <typename T>
+DZ_HD T* global_memory(uint64_t address) {
+#ifdef __CUDA_ARCH__
+  T* const pointer = reinterpret_cast<T*>(address);
+  __builtin_assume(__isGlobal(pointer));
+  return pointer;
+#else
+  return reinterpret_cast<T*>(address);
+#endif
+}
+
 constexpr int kMaxDims = 8;
 constexpr uint32_t kTile = 8192;             // elements of a box that one block of dz_assemble moves
 constexpr uint32_t kThreads = 256;           // threads of a block of dz_assemble*, dz_checksum and dz_gather

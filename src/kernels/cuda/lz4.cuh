@@ -4,9 +4,9 @@
 
 namespace dz {
 
-// Bytes of recent output in shared memory. With this size, sixteen blocks of threads fit on a multiprocessor of an
-// H100, four on one of the smallest GPU. Matches that reach further back are read from global memory, at several times
-// the latency.
+// Bytes of recent output in shared memory. With this size, nine blocks of threads fit on a multiprocessor of an H100,
+// because of their registers, and four on one of the smallest GPU. Matches that reach further back are read from global
+// memory, at several times the latency.
 constexpr uint32_t kLzRing = 8 * 1024;
 
 }  // namespace dz
@@ -23,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(128)
   if (i >= n) return;
   uint64_t produced;
   const DecodeStatus status =
-      decode_stream(buffers, kinds[i], reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
-                    reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced, threadIdx.x % kWarp);
+      decode_stream(buffers, kinds[i], global_memory<const uint8_t>(in[i]), in_bytes[i],
+                    global_memory<uint8_t>(out[i]), capacity[i], produced, threadIdx.x % kWarp);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;
     statuses[i] = status;

@@ -39,13 +39,13 @@ struct LzHeader {
   bool is_short;    // false: the literals' length has more bytes, so the positions are wrong
 };
 
-// Reads the header of the sequence at `pos`, whose first four bytes are `head`. Few of its steps depend on each other.
+// Reads the header of the sequence at `pos`, whose first four bytes are `head`. Its steps are sums and products and not
+// choices, so that few of them wait for each other.
 DZ_HD LzHeader read_header(uint32_t pos, uint32_t head) {
-  const uint32_t literals = head >> 4 & 15, more = head >> 8 & 255, last = head >> 16 & 255;
-  const bool has_more = literals == 15, has_last = has_more && more == 255;
-  const uint32_t behind = pos + 1 + literals + (has_more ? more + 1 : 0) + (has_last ? last + 1 : 0);
-  const uint32_t next = behind + ((head & 15) == 15 ? 3 : 2);
-  return {pos + 1 + uint32_t(has_more) + uint32_t(has_last), behind, next, !(has_last && last == 255)};
+  const uint32_t literals = head >> 4 & 15, more = (head >> 8 & 255) + 1, last = (head >> 16 & 255) + 1;
+  const uint32_t has_more = (literals + 1) >> 4, has_last = has_more * more >> 8;  // 1 or 0
+  const uint32_t behind = pos + 1 + literals + has_more * more + has_last * last;
+  return {pos + 1 + has_more + has_last, behind, behind + 2 + (((head & 15) + 1) >> 4), has_last * last < 256};
 }
 // The most output of a short sequence.
 static_assert((15 + 255 + 254) + (kMinMatch + 15 + 254) <= kBatchBytes, "one of them always fits a batch");
@@ -60,11 +60,11 @@ struct LzFound {
 // offset, the rest of the match's length, and the next header.
 template <uint32_t RING>
 DZ_HD LzFound walk(const LzWindow<RING>& w) {
-  constexpr uint32_t kSteps = 8;
+  constexpr uint32_t kSteps = 4;
   uint32_t pos = w.pos, head = w.window_bytes(pos);
   LzFound found = {pos, 0};
   for (; found.count < kWarp && pos - w.pos < kBatchBytes; found.count += kSteps) {
-    DZ_UNROLL_BY(8)
+    DZ_UNROLL_BY(4)
     for (uint32_t i = 0; i < kSteps; ++i) {
       found.mine = w.lane == found.count + i ? pos : found.mine;
       const LzHeader header = read_header(pos, head);
@@ -76,32 +76,69 @@ DZ_HD LzFound walk(const LzWindow<RING>& w) {
   return found;
 }
 
-// Finds short sequences. Each lane reads its byte and those after it as if a header began there. Then the warp hops
-// from each true header to the next one.
+// For each of the next bytes of input, if a sequence began there: where the next one would begin, and where the second
+// and the fourth one after it. Positions count from the first of these bytes; kBytes stands for all behind them.
+struct LzHops {
+  static constexpr uint32_t kBytes = 4 * kWarp;
+  alignas(4) uint8_t next[kBytes + 4], second[kBytes + 4], fourth[kBytes + 4];
+};
+
+// Returns the entries of a table of LzHops at four positions, which are the bytes of `four`.
+DZ_HD uint32_t hop_four(const uint8_t* table, uint32_t four) {
+  return table[four & 255] | uint32_t(table[four >> 8 & 255]) << 8 | uint32_t(table[four >> 16 & 255]) << 16 |
+         uint32_t(table[four >> 24]) << 24;
+}
+
+// Returns for each of four bytes of input, `tokens`, where the next sequence would begin if the byte was a token. Each
+// position is a byte of the result. `after` has the byte after each of the four, and the first one is at `first`.
+// Positions from kBytes on become kBytes. So do some before it, if the literals' length has another byte: then a new
+// part of the input begins there.
+DZ_HD uint32_t next_of_four(uint32_t tokens, uint32_t after, uint32_t first) {
+  constexpr uint32_t kOnes = 0x01010101, kLow = 15 * kOnes, kTop = 128 * kOnes;
+  const uint32_t literals = tokens >> 4 & kLow, lengths = tokens & kLow;
+  const uint32_t has_more = (literals + kOnes) >> 4 & kOnes, is_long = (lengths + kOnes) >> 4 & kOnes;
+  // At most 124 + 3 + 3 + 15 + 1 in each byte.
+  uint32_t next = first * kOnes + 0x06050403 + literals + is_long;
+  next &= ~((next >> 7 & kOnes) * 127);
+  const uint32_t more = has_more * 255 & after;
+  next += (more & 63 * kOnes) + has_more;
+  next |= (more << 1 | more) & kTop;
+  return next & ~((next >> 7 & kOnes) * 127);
+}
+
+// Finds short sequences. Each lane reads its bytes and those after them as if headers began there. From these steps the
+// warp makes steps over four sequences. Then lane i finds sequence i.
 template <uint32_t RING>
-DZ_HD LzFound hop(const LzWindow<RING>& w) {
-  constexpr uint32_t kRows = 3;
+DZ_HD LzFound hop(const LzWindow<RING>& w, LzHops& hops) {
+  constexpr uint32_t kBytes = LzHops::kBytes;
   LzFound found = {w.pos, 0};
-  uint32_t pos = w.pos;
-  while (found.count < kWarp && pos - w.pos < kBatchBytes) {
-    const uint32_t base = pos;
-    uint32_t next[kRows];
-    DZ_UNROLL_BY(3)
-    for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t from = base + r * kWarp + w.lane;
-      next[r] = read_header(from, w.window_bytes(from)).next;
-    }
-    DZ_UNROLL_BY(3)
-    for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t row = base + r * kWarp;
-      while (pos - row < kWarp && found.count < kWarp) {
-        found.mine = w.lane == found.count ? pos : found.mine;
-        ++found.count;
-        pos = lanes_shuffle(next[r], pos - row);
-      }
-    }
+  uint32_t base = w.pos;
+  const uint32_t mine = 4 * w.lane;
+  if (w.lane == 0) hops.next[kBytes] = hops.second[kBytes] = hops.fourth[kBytes] = kBytes;
+  for (;;) {
+    const uint32_t low = w.window_bytes(base + mine), high = w.window_bytes(base + mine + 4);
+    const uint32_t next = next_of_four(low, shift_out(high, low, 8), mine);
+    *reinterpret_cast<uint32_t*>(hops.next + mine) = next;
+    lanes_sync();
+    const uint32_t second = hop_four(hops.next, next);
+    *reinterpret_cast<uint32_t*>(hops.second + mine) = second;
+    lanes_sync();
+    *reinterpret_cast<uint32_t*>(hops.fourth + mine) = hop_four(hops.second, second);
+    lanes_sync();
+    const uint32_t number = w.lane - found.count;  // of this lane's sequence, if it is below kWarp
+    uint32_t at = 0;
+    DZ_UNROLL_BY(8)
+    for (uint32_t i = 1; i < kWarp / 4; ++i) at = i <= number / 4 ? hops.fourth[at] : at;
+    at = number & 2 ? hops.second[at] : at;
+    at = number & 1 ? hops.next[at] : at;
+    const bool is_here = number < kWarp && at < kBytes;
+    found.mine = is_here ? base + at : found.mine;
+    found.count += count_bits(lanes_ballot(is_here));
+    const uint32_t last = lanes_shuffle(found.mine, found.count - 1);
+    if (found.count == kWarp || last - w.pos >= kBatchBytes) return found;
+    base = read_header(last, w.window_bytes(last)).next;
+    lanes_sync();
   }
-  return found;
 }
 
 // Sequences are found by walk() if those of the last batch took more than this many input bytes on average, else by
@@ -124,11 +161,11 @@ DZ_HD uint32_t lanes_sum(uint32_t value, uint32_t lane) {
 // Where a sequence begins is known only after the header before it was read. So a first pass does only this. Then each
 // lane reads one header.
 template <uint32_t RING>
-DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
+DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, LzHops& hops, bool& are_long) {
   const uint32_t lane = w.lane, most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
   const uint32_t end = w.loaded < w.in_end ? w.loaded : w.in_end;
   batch.starts[lane] = 0;
-  const LzFound found = are_long ? walk(w) : hop(w);
+  const LzFound found = are_long ? walk(w) : hop(w, hops);
   const uint32_t head = w.window_bytes(found.mine);
   const LzHeader header = read_header(found.mine, head);
   const uint32_t literals = header.behind - header.first, tail = w.window_bytes(header.behind);
@@ -193,7 +230,7 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
   const uint32_t starts = batch.starts[lane], own = count_bits(starts), before = lanes_sum(own, lane) - own;
   for (uint32_t done = writer * kStep; done < total; done += writers * kStep) {
     uint32_t at[kRows], from[kRows], match[kRows];
-    bool is_here[kRows];  // the byte is a copy of a byte of the batch
+    bool is_here[kRows], any = false;  // the byte is a copy of a byte of the batch
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
       const uint32_t word = done / 32 + r, bits = lanes_shuffle(starts, word) & until_mine;
@@ -202,35 +239,35 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
       from[r] = at[r] + uint32_t(run.distance);
       match[r] = run.match;
       is_here[r] = at[r] < total && match[r] != 0 && int32_t(from[r]) >= 0;
+      any |= is_here[r];
     }
-    while (lanes_ballot(is_here[0] || is_here[1])) {
+    while (lanes_ballot(any)) {
+      any = false;
       DZ_UNROLL_BY(2)
       for (uint32_t r = 0; r < kRows; ++r) {
-        if (!lanes_ballot(is_here[r])) continue;
         // If the match overlaps itself, take one of the `offset` bytes before the match.
         const uint32_t start = match[r] & ~kIsMatch, offset = at[r] - from[r];
-        const bool overlaps = is_here[r] && from[r] >= start;
-        const uint32_t source = overlaps ? start - offset + remainder_small(at[r] - start, offset) : from[r];
-        const uint32_t word = source / 32 % kWarp, until_source = (2u << source % 32) - 1;
-        const uint32_t bits = lanes_shuffle(starts, word) & until_source, number = lanes_shuffle(before, word) + count_bits(bits) - 1;
-        if (!is_here[r]) continue;
-        from[r] = source;
-        is_here[r] = int32_t(source) >= 0;
-        if (!is_here[r]) continue;
-        const LzRun run = batch.runs[number];
-        at[r] = source;
-        from[r] = source + uint32_t(run.distance);
-        match[r] = run.match;
-        is_here[r] = match[r] != 0 && int32_t(from[r]) >= 0;
+        uint32_t source = from[r];
+        if (is_here[r] && source >= start) source = start - offset + remainder_small(at[r] - start, offset);
+        const uint32_t word = source / 32 % kWarp, bits = lanes_shuffle(starts, word) & ((2u << source % 32) - 1);
+        const LzRun run = batch.runs[lanes_shuffle(before, word) + count_bits(bits) - 1];
+        from[r] = is_here[r] ? source : from[r];
+        is_here[r] = is_here[r] && int32_t(source) >= 0;
+        at[r] = is_here[r] ? source : at[r];
+        from[r] = is_here[r] ? source + uint32_t(run.distance) : from[r];
+        match[r] = is_here[r] ? run.match : match[r];
+        is_here[r] = is_here[r] && match[r] != 0 && int32_t(from[r]) >= 0;
+        any |= is_here[r];
       }
     }
     uint32_t byte[kRows];
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      // An index, not a pointer, so that the compiler sees that this is shared memory.
-      const uint32_t place = match[r] != 0 ? kInput + (begin + from[r]) % RING : from[r] % kInput;
-      const bool is_far = match[r] != 0 && int32_t(from[r]) < -kHeld, is_one = done + r * kWarp + lane < total;
-      byte[r] = !is_one ? 0 : is_far ? w.out[begin + from[r]] : w.buffer[place];
+      // One load for either memory, without a branch, so that all rows' loads are under way together. Lanes behind the
+      // batch's end load a byte too: the last match's source would go on there.
+      const uint8_t* source = w.buffer + (match[r] != 0 ? kInput + (begin + from[r]) % RING : from[r] % kInput);
+      if (match[r] != 0 && int32_t(from[r]) < -kHeld) source = w.out + (begin + from[r]);
+      byte[r] = *source;
     }
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {

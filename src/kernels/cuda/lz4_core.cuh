@@ -12,6 +12,7 @@ namespace dz {
 // What the warps of a block share, apart from the window.
 struct Lz4Shared {
   LzBatch batches[2];
+  LzHops hops;
   int32_t status;  // status of the last sequence that was decoded alone
 };
 
@@ -97,7 +98,7 @@ DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
     LzBatch &next = shared.batches[number % 2], &last = shared.batches[(number + 1) % 2];
     if (warp.reads) {
       w.refill();
-      read_batch(w, next, are_long);
+      read_batch(w, next, shared.hops, are_long);
     }
     if (number > 0) {
       const uint32_t settled = w.settled(last.at);

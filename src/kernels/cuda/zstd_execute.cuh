@@ -36,8 +36,10 @@ DZ_HD bool plan_task(uint64_t before, uint64_t now, uint32_t batch_output, uint3
 }
 
 DZ_HD Literals literals_of(const Frame& f, const Block& b, const uint8_t* workspace) {
-  if (b.literals_kind >= kOneStream) return {workspace + f.workspace + b.literals_to, 0};
-  return {reinterpret_cast<const uint8_t*>(f.src) + b.literals_at, b.literals_kind == kRunLiterals};
+  const bool is_decoded = b.literals_kind >= kOneStream;
+  const uint64_t decoded = reinterpret_cast<uint64_t>(workspace) + f.workspace + b.literals_to;
+  const uint64_t from = is_decoded ? decoded : f.src + b.literals_at;
+  return {global_memory<const uint8_t>(from), b.literals_kind == kRunLiterals};
 }
 
 // Sets `size` to the bytes that a block decodes to. Returns kCorrupt if its literals or sequences are, kTooLong if it
@@ -133,8 +135,8 @@ struct Executor {
 
   // Writes the whole frame. `produced` is the number of bytes written, also after an error.
   DZ_HD DecodeStatus run(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results) {
-    uint8_t* const dst = reinterpret_cast<uint8_t*>(f.dst);
-    const uint8_t* const src = reinterpret_cast<const uint8_t*>(f.src);
+    uint8_t* const dst = global_memory<uint8_t>(f.dst);
+    const uint8_t* const src = global_memory<const uint8_t>(f.src);
     for (uint32_t i = 0; i < f.blocks; ++i) {
       const Block b = blocks[i];
       const BlockResult r = results[i];

@@ -80,7 +80,7 @@ constexpr uint32_t kMaxBlock = 1 << 17;
 constexpr uint32_t kMaxSequences = kMaxBlock / 3;
 static_assert(kMaxSequences < kSymbols, "one may be subtracted for each sequence of a block");
 
-DZ_HD const uint8_t* source(const Frame& f) { return reinterpret_cast<const uint8_t*>(f.src); }
+DZ_HD const uint8_t* source(const Frame& f) { return global_memory<const uint8_t>(f.src); }
 
 // Packs a sequence. Each value must fit into its field. The offset's field lies in the upper word, and is shifted as a
 // 32-bit number: a 64-bit shift takes more instructions.
