@@ -6,6 +6,7 @@
 //! because it prepares readers and divides their memory as for users.
 
 pub(crate) mod documents;
+mod speed;
 mod stores;
 
 use std::ops::Range;
@@ -19,6 +20,8 @@ use crate::order::Order;
 use crate::random::key;
 use crate::scheduler::simulation::random::{self, Life, Random, SimulatedReader};
 use stores::RandomReader;
+
+pub use speed::{Speed, scheduler_speed};
 
 /// Number of consecutive seeds whose worlds share their readers: to prepare a reader takes as long as some worlds.
 const SHARED: u64 = 1 << 13;
