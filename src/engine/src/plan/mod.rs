@@ -34,19 +34,28 @@ pub struct ChunkId {
     pub index: u64,
 }
 
-/// A multiplicative hasher. Chunk ids are well spread already, and each chunk is hashed.
+/// A hasher for ids, each of which is hashed for every chunk. Ids that differ only in their last bits get neighbouring
+/// hashes. So the chunks of a shard or of a row lie together in a map's memory, and share its cache lines. All other bits
+/// are spread by a multiplication.
 #[derive(Default)]
 pub struct IdHasher(u64);
+
+/// The bits of an id that are not spread: 16 ids are as many as a map looks at together.
+const TOGETHER: u64 = 15;
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
     }
     fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Both halves of the product: the first bits of an id, such as the number of its array, count as much as others.
+        let product = u128::from(self.0.rotate_left(5) ^ (n & !TOGETHER)) * 0x9e37_79b9_7f4a_7c15;
+        let spread = (product ^ (product >> 64)) as u64;
+        self.0 = (spread & !TOGETHER) | (n & TOGETHER);
     }
     fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
+        // The last bits choose the place in a map. The first ones tell entries apart that are near each other.
+        self.0 ^ (self.0 << 60)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Checks plans: runs them on element numbers, and compares the result with a direct walk over every element.
 
+use std::collections::HashSet;
+use std::hash::BuildHasher;
+
 use super::*;
 use crate::dtype::DType;
 use crate::geometry::ArrayShape;
@@ -244,4 +247,21 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);
     assert!(plan.jobs.iter().all(|j| j.ndim == 1 && j.extent[0] == 721 * 1440));
+}
+
+#[test]
+fn chunks_in_a_row_lie_together_in_a_map_and_others_apart() {
+    let hash = |array, index| {
+        let id = ChunkId { array, part: 0, index };
+        BuildHasherDefault::<IdHasher>::default().hash_one(id)
+    };
+    // What a map of 4096 places takes from a hash: a place, and bits that tell entries of near places apart.
+    let (place, tag) = (|hash: u64| hash % 4096, |hash: u64| hash >> 57);
+    let (first, row) = (hash(1, 32), (33..48).map(|index| hash(1, index)));
+    assert!(row.zip(1..).all(|(hash, i)| place(hash) == place(first) + i && tag(hash) != tag(first)));
+    let different = |ids: &dyn Fn(u64) -> u64| (0..1000).map(|i| place(ids(i))).collect::<HashSet<_>>().len();
+    for log in [4, 10, 20, 40] {
+        assert!(different(&|i| hash(0, i << log)) > 200, "of 256 rows, at distances of 2^{log}");
+    }
+    assert!(different(&|i| hash(i as u16, 7)) > 200, "arrays");
 }
