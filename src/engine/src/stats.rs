@@ -119,9 +119,11 @@ impl Stats {
         Self::add(&self.bytes_read, len as u64);
     }
 
-    /// Adds to a counter.
+    /// Adds to a counter. Nothing is added often: then the counter's cache line stays with the threads that use it.
     pub fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Relaxed);
+        if n > 0 {
+            counter.fetch_add(n, Relaxed);
+        }
     }
 
     /// Adds a duration to a counter of nanoseconds.

@@ -25,8 +25,9 @@ const PLANS_TO_SPARE: usize = 2;
 /// A batch that was planned and not delivered yet.
 pub(super) struct Planned {
     pub plan: BatchPlan,
-    /// For each use in the plan, the handle of its chunk. Empty when the batch is active.
-    pub handles: Vec<Handle>,
+    /// Uses of chunks that may be decoded before the batch is active: the use in the plan, and the chunk. Empty when the
+    /// batch is active.
+    pub known: Vec<(u32, Handle)>,
     /// Addresses of its outputs. Empty until the batch is active.
     pub outputs: Vec<u64>,
     host: Vec<HostBuffer>,
@@ -134,11 +135,11 @@ impl Batches {
     }
 
     /// Adds a planned batch. It is delivered when all its `uses` have run. With an `error` it fails.
-    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, uses: u32, error: Option<Error>) {
+    pub fn add(&mut self, plan: BatchPlan, known: Vec<(u32, Handle)>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len();
         let (outputs, host) = (Vec::new(), Vec::new());
-        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, uses, remaining: uses, error });
+        self.list.push_back(Planned { plan, known, outputs, host, lent: None, uses, remaining: uses, error });
     }
 
     /// Whether enough batches are planned beyond the next one to become active. In random order, many batches need the
@@ -220,7 +221,9 @@ impl Batches {
             let (number, i) = chunk.users()[at];
             let Some(batch) = self.get(number) else { continue };
             let range = batch.plan.uses[i as usize].jobs.clone();
-            assembly.jobs.extend(batch.plan.jobs[range].iter().map(|job| addressed(job, &batch.outputs, from)));
+            let first = assembly.jobs.len();
+            assembly.jobs.extend_from_slice(&batch.plan.jobs[range]);
+            assembly.jobs[first..].iter_mut().for_each(|job| set_addresses(job, &batch.outputs, from));
             assembly.serves(number, batch.ready());
             chunk.serves(number);
             served += 1;
@@ -345,9 +348,8 @@ impl Batches {
     }
 }
 
-/// Returns a planned job with the addresses of the outputs and of the decoded chunk filled in.
-pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
-    let mut job = *job;
+/// Fills the addresses of the outputs and of the decoded chunk in a planned job.
+pub(super) fn set_addresses(job: &mut Job, outputs: &[u64], from: JobSource) {
     job.dst += outputs[job.output as usize];
     job.output = 0;
     match from {
@@ -360,7 +362,6 @@ pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
             job.src = 0;
         }
     }
-    job
 }
 
 /// Whether `jobs`, all of one batch for one chunk of `decoded` bytes, are a single copy of the whole chunk to one

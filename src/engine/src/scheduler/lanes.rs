@@ -81,6 +81,10 @@ impl Scheduler {
     fn wave(&mut self, chunks: &[WaitingChunk]) -> Wave {
         let mut wave = std::mem::take(&mut self.ready_jobs);
         let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
+        wave.chunks.reserve(chunks.len());
+        wave.payloads.reserve(chunks.len());
+        // Most chunks have one job.
+        wave.assembly.jobs.reserve(chunks.len() + ready_jobs.len());
         for &WaitingChunk { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
             let Some(payload) = chunk.take_payload() else { continue };

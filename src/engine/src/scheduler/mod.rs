@@ -47,7 +47,7 @@ use crate::memory::{HostArena, Pool, arena};
 use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Served, Shared, TaskDone, Wave, WaveDone, WaveLimits};
 use crate::plan::ChunkId;
 use crate::stats::Stats;
-use batches::{Batches, JobSource, addressed};
+use batches::{Batches, JobSource, set_addresses};
 use chunks::{ChunkState, Chunks};
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::{ReadChunk, Reads};
@@ -374,10 +374,18 @@ impl Scheduler {
         let batch = self.batches.next_number();
         self.chunks.plan_batch();
         let uses = plan.uses.iter().zip(chunks).zip(0..);
-        let handles = uses.map(|((u, info), i)| self.chunks.need(u.chunk, info, batch, i)).collect();
+        let mut known = Vec::new();
+        for ((u, info), i) in uses {
+            let handle = self.chunks.need(u.chunk, info, batch, i);
+            // A chunk that only this batch needs is not read before the batch is active.
+            let chunk = &self.chunks[handle];
+            if chunk.users().len() > 1 || !matches!(chunk.state(), ChunkState::Wanted) {
+                known.push((i, handle));
+            }
+        }
         let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
         let all = plan.uses.len() as u32 + extra;
-        self.batches.add(plan, handles, all, self.broken.clone());
+        self.batches.add(plan, known, all, self.broken.clone());
     }
 
     /// Activates planned batches while there is memory for outputs, and serves them with the chunks that are decoded
@@ -409,16 +417,18 @@ impl Scheduler {
         }
         if !batch.plan.pads.is_empty() {
             self.ready_jobs.assembly.serves(number, batch.ready());
-            let pads =
-                batch.plan.pads.iter().map(|job| addressed(job, &batch.outputs, JobSource::Slot(0, Layout::NONE)));
-            self.ready_jobs.assembly.jobs.extend(pads);
+            let jobs = &mut self.ready_jobs.assembly.jobs;
+            let first = jobs.len();
+            jobs.extend_from_slice(&batch.plan.pads);
+            let nowhere = JobSource::Slot(0, Layout::NONE);
+            jobs[first..].iter_mut().for_each(|job| set_addresses(job, &batch.outputs, nowhere));
         }
-        for (i, handle) in std::mem::take(&mut batch.handles).into_iter().enumerate() {
+        for (i, handle) in std::mem::take(&mut batch.known) {
             let chunk = &self.chunks[handle];
             if chunk.state().is_resolved() {
                 // Users are sorted, and earlier batches were served when they became active. So this batch is the first
                 // user.
-                debug_assert_eq!(chunk.users().first(), Some(&(number, i as u32)));
+                debug_assert_eq!(chunk.users().first(), Some(&(number, i)));
                 self.serve_resolved(handle);
             }
         }

@@ -31,62 +31,81 @@ pub(in crate::scheduler) struct DecodedMemory {
 }
 
 /// A chunk that a planned batch needs.
+///
+/// Many thousands of chunks are in the table, and most of the scheduler's time is waiting for their memory. So the fields
+/// lie in the order of use, in groups of one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(in crate::scheduler) struct Chunk {
-    id: ChunkId,
     info: ChunkInfo,
     state: ChunkState,
+
     /// Its place in the queue among the chunks of one batch.
     order: u64,
-    /// Whether it was read since it was added to the table. If it is read again, it had not been kept.
-    read: bool,
+    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
+    users: SmallVec<[(u64, u32); 1]>,
     /// Encoded bytes, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
     oversized: Option<usize>,
+    /// Number of tasks and waves that use its memory.
+    pins: u32,
+    /// Whether it was read since it was added to the table. If it is read again, it had not been kept.
+    read: bool,
     /// Whether it must be read alone, because a merged read with it failed.
     unmerged: bool,
-    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
-    users: SmallVec<[(u64, u32); 2]>,
-    /// Batches that the current task or wave serves.
-    serving: SmallVec<[u64; 2]>,
+    /// Whether a decode thread decodes it now although the GPU could.
+    is_shared: bool,
+
     /// Device memory for its decoded bytes, if batches are delivered to a GPU.
     slot: Option<arena::Range>,
+    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a
+    /// decode thread or a lane has them.
+    payload: Option<Payload>,
+
+    id: ChunkId,
+    /// Batches that the current task or wave serves.
+    serving: SmallVec<[u64; 2]>,
+    /// The order of its decoded bytes in memory, once it is decoded.
+    layout: Layout,
+
     /// Host memory for its decoded bytes, if the CPU decodes it. While a read or a decode thread writes there, it has
     /// the lease, and this is `None`.
     decoded: Option<Lease>,
     /// The part of an output that `decoded` is a lease of. `None`: it is one of staging.
     output: Option<OutputPart>,
-    /// The order of its decoded bytes in memory, once it is decoded.
-    layout: Layout,
-    /// Number of tasks and waves that use its memory.
-    pins: u32,
-    /// Its bytes in host memory. They are encoded, unless the CPU has decoded the chunk for a GPU. `None` while a
-    /// decode thread or a lane has them.
-    payload: Option<Payload>,
-    /// Whether a decode thread decodes it now although the GPU could.
-    is_shared: bool,
 }
+
+const _: () = assert!(size_of::<Chunk>() == 5 * 64, "a group of fields is longer than a cache line");
 
 impl Chunk {
     /// Makes a wanted chunk with this place in the queue.
     pub fn new(id: ChunkId, info: ChunkInfo, order: u64) -> Self {
         Self {
-            id,
             info,
             state: ChunkState::Wanted,
             order,
-            read: false,
-            oversized: None,
-            unmerged: false,
             users: SmallVec::new(),
-            serving: SmallVec::new(),
+            oversized: None,
+            pins: 0,
+            read: false,
+            unmerged: false,
+            is_shared: false,
             slot: None,
+            payload: None,
+            id,
+            serving: SmallVec::new(),
+            layout: Layout::NONE,
             decoded: None,
             output: None,
-            layout: Layout::NONE,
-            pins: 0,
-            payload: None,
-            is_shared: false,
         }
+    }
+
+    /// Makes another chunk of one that has left the table, as [`Self::new`] does.
+    pub fn renew(&mut self, id: ChunkId, info: ChunkInfo, order: u64) {
+        debug_assert!(matches!(self.state, ChunkState::Gone), "still in the table: {self:?}");
+        (self.id, self.info, self.state, self.order) = (id, info, ChunkState::Wanted, order);
+        (self.read, self.unmerged, self.is_shared, self.oversized) = (false, false, false, None);
+        self.layout = Layout::NONE;
+        self.serving.clear();
     }
 
     pub fn id(&self) -> ChunkId {
@@ -184,7 +203,11 @@ impl Chunk {
     /// It leaves the table. Its memory must have been given back.
     pub fn leave(&mut self) {
         debug_assert!(
-            !self.has_decoded() && self.payload.is_none() && self.pins == 0 && self.users.is_empty(),
+            !self.has_decoded()
+                && self.output.is_none()
+                && self.payload.is_none()
+                && self.pins == 0
+                && self.users.is_empty(),
             "removed, but in use: {self:?}"
         );
         self.order = 0;

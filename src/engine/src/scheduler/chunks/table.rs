@@ -1,5 +1,6 @@
 //! The table of chunks.
 
+use std::collections::hash_map::Entry;
 use std::ops::{Index, IndexMut};
 
 use super::chunk::Chunk;
@@ -21,21 +22,21 @@ impl Table {
     /// Returns the handle of a chunk, and whether the chunk was added. A new chunk is wanted, with this place in the
     /// queue.
     pub fn entry(&mut self, id: ChunkId, info: ChunkInfo, order: u64) -> (Handle, bool) {
-        if let Some(&handle) = self.handles.get(&id) {
-            return (handle, false);
-        }
-        let chunk = Chunk::new(id, info, order);
+        let entry = match self.handles.entry(id) {
+            Entry::Occupied(entry) => return (*entry.get(), false),
+            Entry::Vacant(entry) => entry,
+        };
         let handle = match self.free.pop() {
             Some(handle) => {
-                self[handle] = chunk;
+                self.chunks[handle as usize].renew(id, info, order);
                 handle
             }
             None => {
-                self.chunks.push(chunk);
+                self.chunks.push(Chunk::new(id, info, order));
                 (self.chunks.len() - 1) as Handle
             }
         };
-        self.handles.insert(id, handle);
+        entry.insert(handle);
         (handle, true)
     }
 
