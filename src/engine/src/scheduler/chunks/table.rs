@@ -1,5 +1,6 @@
 //! The table of chunks.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::ops::{Index, IndexMut};
 
@@ -15,7 +16,42 @@ use crate::plan::{ChunkId, ChunkMap};
 pub(super) struct Table {
     handles: ChunkMap<Handle>,
     chunks: Vec<Chunk>,
-    free: Vec<Handle>,
+    free: FreeHandles,
+}
+
+/// Handles of no chunk. Chunks that are planned one after the other get neighbouring handles if possible, however their
+/// reads and waves end: so their memory is fetched ahead of its use.
+#[derive(Default)]
+struct FreeHandles {
+    /// For each 64 handles the free ones, as bits.
+    blocks: Vec<u64>,
+    /// The blocks with free handles. The first one has had the longest time to become free as a whole.
+    order: VecDeque<usize>,
+}
+
+impl FreeHandles {
+    fn push(&mut self, handle: Handle) {
+        let (block, bit) = (handle as usize / 64, 1 << (handle % 64));
+        if self.blocks.len() <= block {
+            self.blocks.resize(block + 1, 0);
+        }
+        if self.blocks[block] == 0 {
+            self.order.push_back(block);
+        }
+        debug_assert!(self.blocks[block] & bit == 0, "freed twice: {handle}");
+        self.blocks[block] |= bit;
+    }
+
+    fn pop(&mut self) -> Option<Handle> {
+        let &block = self.order.front()?;
+        let free = &mut self.blocks[block];
+        let first = free.trailing_zeros();
+        *free &= *free - 1;
+        if *free == 0 {
+            self.order.pop_front();
+        }
+        Some(block as Handle * 64 + first)
+    }
 }
 
 impl Table {
@@ -80,5 +116,21 @@ impl Index<Handle> for Table {
 impl IndexMut<Handle> for Table {
     fn index_mut(&mut self, handle: Handle) -> &mut Chunk {
         &mut self.chunks[handle as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_handles_come_in_rows() {
+        let mut free = FreeHandles::default();
+        // In any order: all of the first block, and some of the second.
+        (0..64).map(|i| i * 37 % 64).chain([70, 65]).for_each(|handle| free.push(handle));
+        let popped: Vec<_> = std::iter::from_fn(|| free.pop()).collect();
+        assert_eq!(popped, (0..64).chain([65, 70]).collect::<Vec<_>>());
+        free.push(64);
+        assert_eq!((free.pop(), free.pop()), (Some(64), None));
     }
 }
