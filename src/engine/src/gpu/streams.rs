@@ -57,7 +57,7 @@ pub(super) struct StagingCopy {
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct WavePlan {
-    /// The streams of all chunks, sorted by codec and then by chunk.
+    /// The streams of all chunks, sorted by codec, then from long to short where that matters, then by chunk.
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
@@ -148,14 +148,43 @@ pub(super) fn plan_wave(
             }
         }
     }
-    // Stable: the streams of a chunk stay in order.
-    sorted.streams.sort_by_key(|s| (s.codec, s.chunk));
+    sorted.streams.sort_by_key(|s| (s.codec, begins_later(s), s.chunk));
     sorted
+}
+
+/// Returns a number that is larger for streams that should begin later. A GPU begins them in order while it has room. A
+/// long stream that began last would end long after the others: Blosc's last block is often one stream, four times as
+/// long as those of other blocks. Frames of zstd are split into blocks of nearly the same size.
+fn begins_later(stream: &EncodedStream) -> u32 {
+    match stream.codec {
+        StreamCodec::Zstd => 0,
+        StreamCodec::Deflate | StreamCodec::Lz4 | StreamCodec::Snappy => stream.len.leading_zeros(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_streams_begin_first() {
+        let stream = |codec, len| EncodedStream {
+            chunk: 0,
+            codec,
+            offset: 0,
+            len,
+            to: 0,
+            decoded: 0,
+            checksum: None,
+            plan: None,
+        };
+        let later = |codec, len| begins_later(&stream(codec, len));
+        assert!(later(StreamCodec::Lz4, 400_000) < later(StreamCodec::Lz4, 100_000));
+        assert!(later(StreamCodec::Deflate, 100_000) < later(StreamCodec::Deflate, 1));
+        assert_eq!(later(StreamCodec::Lz4, 70_000), later(StreamCodec::Lz4, 100_000), "chunks stay together");
+        assert_eq!(later(StreamCodec::Zstd, 400_000), later(StreamCodec::Zstd, 1));
+    }
+
     use crate::codec::streams::tests::{sample, zstd};
     use crate::memory::{HostArena, HostBlock};
     use crate::messages::{Payload, WaveChunk};
