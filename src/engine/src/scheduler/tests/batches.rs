@@ -45,7 +45,7 @@ fn batches(rules: Rules, sets: u64, planned: usize) -> Batches {
     (0..sets).for_each(|set| batches.lend(lent(set)));
     for _ in 0..planned {
         assert!(batches.ask());
-        batches.add(plan(2), vec![0], 1, None);
+        batches.add(plan(2), vec![(0, 0)], 1, None);
     }
     batches
 }
@@ -85,7 +85,7 @@ fn a_batch_waits_for_the_plans_after_it_in_random_order() {
     let mut random = batches(Rules { waits_for_plans: true, ..some_rules() }, 4, 2);
     assert!(random.ask());
     assert_eq!(active(&mut random), [0; 0], "the third is requested, and may need the same chunks");
-    random.add(plan(1), vec![0], 1, None);
+    random.add(plan(1), vec![(0, 0)], 1, None);
     assert_eq!(active(&mut random), [0, 1], "no plan is on its way");
     let mut in_order = batches(some_rules(), 4, 1);
     assert!(in_order.ask());
@@ -152,7 +152,7 @@ fn if_the_reader_is_broken_batches_that_are_not_finished_fail() {
     assert!(batches.deliver(Some(&broken)).unwrap().is_err(), "it was only planned");
     // A thread may still write to the outputs of batch 1.
     assert!(batches.ask());
-    batches.add(plan(1), vec![0], 1, None);
+    batches.add(plan(1), vec![(0, 0)], 1, None);
     (0..2).for_each(|_| batches.taken());
     assert!(active(&mut batches).is_empty(), "its memory isn't used again");
 }
@@ -173,7 +173,7 @@ fn a_consumer_without_batches_gets_an_error() {
 fn a_part_of_an_output_is_lent_once_and_comes_back() {
     let mut batches = Batches::new(some_rules(), Some(vec![Pool::invented(4096, 1, 1 << 20)]));
     assert!(batches.ask());
-    batches.add(plan(1), vec![0], 1, None);
+    batches.add(plan(1), vec![(0, 0)], 1, None);
     let part = crate::scheduler::chunks::OutputPart { batch: 0, output: 0, offset: 100 };
     assert!(batches.lend_part(part, 10).is_none(), "it isn't active");
     active(&mut batches);
