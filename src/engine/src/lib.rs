@@ -18,7 +18,7 @@
 //! | finishing outputs: masks, scales, casts, crops | [`assemble`] on the CPU; `gpu` |
 //! | opening, running, checkpoints | [`reader`] |
 //! | what a reader would do; indices of labels | [`explain`], [`labels`] |
-//! | random worlds that test the scheduler | [`worlds`] |
+//! | random worlds that test the scheduler, and one that measures it | [`worlds`] |
 //!
 //! No module imports from a module above it. DESIGN.md has the order, and a test checks it.
 

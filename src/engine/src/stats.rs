@@ -119,7 +119,8 @@ impl Stats {
         Self::add(&self.bytes_read, len as u64);
     }
 
-    /// Adds to a counter. Nothing is added often: then the counter's cache line stays with the threads that use it.
+    /// Adds to a counter. Often `n` is 0: then nothing is written, and the counter's cache line stays with the threads
+    /// that use it.
     pub fn add(counter: &AtomicU64, n: u64) {
         if n > 0 {
             counter.fetch_add(n, Relaxed);

@@ -91,8 +91,8 @@ DZ_HD uint32_t hop_four(const uint8_t* table, uint32_t four) {
 
 // Returns for each of four bytes of input, `tokens`, where the next sequence would begin if the byte was a token. Each
 // position is a byte of the result. `after` has the byte after each of the four, and the first one is at `first`.
-// Positions from kBytes on become kBytes. So do some before it, if the literals' length has another byte: then a new
-// part of the input begins there.
+// Positions from kBytes on become kBytes. So do some nearer ones, if the second byte of the literals' length is 64 or
+// more. hop() then begins new tables at that sequence.
 DZ_HD uint32_t next_of_four(uint32_t tokens, uint32_t after, uint32_t first) {
   constexpr uint32_t kOnes = 0x01010101, kLow = 15 * kOnes, kTop = 128 * kOnes;
   const uint32_t literals = tokens >> 4 & kLow, lengths = tokens & kLow;
@@ -236,9 +236,10 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
       const uint32_t word = done / 32 + r, bits = lanes_shuffle(starts, word) & until_mine;
       const LzRun run = batch.runs[lanes_shuffle(before, word) + count_bits(bits) - 1];
       at[r] = done + r * kWarp + lane;
-      from[r] = at[r] + uint32_t(run.distance);
+      // Lanes behind the batch's end load a byte too, and drop it: the one before the batch, which nobody writes now.
+      from[r] = at[r] < total ? at[r] + uint32_t(run.distance) : uint32_t(-1);
       match[r] = run.match;
-      is_here[r] = at[r] < total && match[r] != 0 && int32_t(from[r]) >= 0;
+      is_here[r] = match[r] != 0 && int32_t(from[r]) >= 0;
       any |= is_here[r];
     }
     while (lanes_ballot(any)) {
@@ -263,8 +264,7 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t w
     uint32_t byte[kRows];
     DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      // One load for either memory, without a branch, so that all rows' loads are under way together. Lanes behind the
-      // batch's end load a byte too: the last match's source would go on there.
+      // One load for either memory, without a branch, so that all rows' loads are under way together.
       const uint8_t* source = w.buffer + (match[r] != 0 ? kInput + (begin + from[r]) % RING : from[r] % kInput);
       if (match[r] != 0 && int32_t(from[r]) < -kHeld) source = w.out + (begin + from[r]);
       byte[r] = *source;

@@ -34,9 +34,9 @@ pub struct ChunkId {
     pub index: u64,
 }
 
-/// A hasher for ids, each of which is hashed for every chunk. Ids that differ only in their last bits get neighbouring
-/// hashes. So the chunks of a shard or of a row lie together in a map's memory, and share its cache lines. All other bits
-/// are spread by a multiplication.
+/// A hasher for ids, which are hashed for every chunk. Ids that differ only in their lowest bits get neighbouring hashes.
+/// So the chunks of a shard or of a row lie together in a map's memory, and share its cache lines. A multiplication
+/// spreads all other bits.
 #[derive(Default)]
 pub struct IdHasher(u64);
 
@@ -48,13 +48,13 @@ impl Hasher for IdHasher {
         bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
     }
     fn write_u64(&mut self, n: u64) {
-        // Both halves of the product: the first bits of an id, such as the number of its array, count as much as others.
+        // Both halves of the product: the highest bits, such as the number of the array, count as much as others.
         let product = u128::from(self.0.rotate_left(5) ^ (n & !TOGETHER)) * 0x9e37_79b9_7f4a_7c15;
         let spread = (product ^ (product >> 64)) as u64;
         self.0 = (spread & !TOGETHER) | (n & TOGETHER);
     }
     fn finish(&self) -> u64 {
-        // The last bits choose the place in a map. The first ones tell entries apart that are near each other.
+        // A map takes an entry's place from the lowest bits. It tells neighbouring entries apart by the highest ones.
         self.0 ^ (self.0 << 60)
     }
 }

@@ -2,6 +2,8 @@
 //! [`crate::scheduler::simulation`], which checks what the scheduler promises. Some readers are dropped, at any moment or
 //! after any batch. A new reader with another memory limit then restores their checkpoint and goes on.
 //!
+//! [`scheduler_speed`] measures the scheduler in a world that isn't random.
+//!
 //! A world is a function of its seed: the same seed gives the same world again. This module stands above the reader,
 //! because it prepares readers and divides their memory as for users.
 

@@ -13,7 +13,7 @@ use super::documents::{ChunkLocations, Documents};
 use crate::budget::MachineMemory;
 use crate::chunk_index::{Entries, Plan, ShardIndex};
 use crate::dataset::Dataset;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::messages::{Event, Outcome, ReadDone, Shared, WaveDone};
 use crate::order::{Order, Sample};
@@ -48,7 +48,7 @@ pub struct Speed {
 /// enough: memory holds tens of batches.
 ///
 /// # Errors
-/// If the scheduler waits when nothing is under way, which is a bug.
+/// If the scheduler waits when nothing is under way, which is a bug, or if the system doesn't tell the CPU time.
 pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     let spec = Spec::default().with(|s| {
         s.source.paths = vec!["simulated".into()];
@@ -81,11 +81,11 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     let plans: VecDeque<_> = (0..2 * batches).map(|_| world.plan()).collect();
     world.plans = plans;
     let waves = || shared.stats.waves.load(Relaxed);
-    let (began, before) = (cpu_time(), waves());
+    let (began, before) = (cpu_time()?, waves());
     for _ in 0..batches {
         simulation.next_batch(&mut world)??;
     }
-    let ended = cpu_time();
+    let ended = cpu_time()?;
     let chunks = batches * BATCH as u64 * reader.chunk_index.sharded(0, 0).map_or(1, |s| s.entries() as u64);
     Ok(Speed {
         nanoseconds: (ended - began) as f64 / chunks as f64,
@@ -94,9 +94,14 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
 }
 
 /// Returns the nanoseconds for which this thread has run, so that other programs are not counted.
-fn cpu_time() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    stat.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+///
+/// # Errors
+/// If the system doesn't tell.
+fn cpu_time() -> Result<u64> {
+    let path = "/proc/thread-self/schedstat";
+    let stat = std::fs::read_to_string(path).unwrap_or_default();
+    let first = stat.split(' ').next().and_then(|n| n.parse().ok());
+    first.ok_or_else(|| Error::runtime(format!("{path} has no number")))
 }
 
 fn array() -> serde_json::Value {

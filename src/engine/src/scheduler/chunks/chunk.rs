@@ -1,6 +1,8 @@
 //! One chunk: its state, the batches that need it, and the memory that it has. Each change is a method, which asserts
 //! that it is possible now.
 
+use std::mem::offset_of;
+
 use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
@@ -74,7 +76,14 @@ pub(in crate::scheduler) struct Chunk {
     output: Option<OutputPart>,
 }
 
-const _: () = assert!(size_of::<Chunk>() == 5 * 64, "a group of fields is longer than a cache line");
+const _: () = assert!(
+    offset_of!(Chunk, order) == 64
+        && offset_of!(Chunk, slot) == 128
+        && offset_of!(Chunk, id) == 192
+        && offset_of!(Chunk, decoded) == 256
+        && size_of::<Chunk>() == 320,
+    "a group of fields is not one cache line"
+);
 
 impl Chunk {
     /// Makes a wanted chunk with this place in the queue.
