@@ -88,8 +88,8 @@ const char *dali_zarr_last_error(void);
  *
  *   "kind": "value", "type", "index", "runtime" or "memory", as the status,
  *   "code": what went wrong: "invalid", "wrong_type", "out_of_range", "out_of_memory", "not_found",
- *     "permission_denied", "unavailable", "replaced", "damaged", "unsupported", "interrupted", "internal",
- *     "failed" or "device_failed". No name is ever changed or removed, and there may be new ones,
+ *     "permission_denied", "unavailable", "replaced", "damaged", "unsupported", "interrupted", "device_failed",
+ *     "internal" or "failed". No name is ever changed or removed, and there may be new ones,
  *   "message": the text of dali_zarr_last_error, but with its NULs,
  *   "store", "array": where the error happened. For a store that refers to files of another store, the first one,
  *   "chunk", "inner_chunk": the key of the chunk or shard; the inner chunk's coordinates in the array's grid of
