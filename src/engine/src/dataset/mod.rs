@@ -192,7 +192,8 @@ pub(crate) fn each_store<T: Send>(
         std::thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || work(i))).collect();
             let panicked = |p: Box<dyn std::any::Any + Send>| {
-                Err(Error::runtime(format!("internal error while metadata were read: {}", panic_text(&*p))))
+                let text = format!("internal error while metadata were read: {}", panic_text(&*p));
+                Err(Error::coded(Code::Internal, text))
             };
             threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
         })

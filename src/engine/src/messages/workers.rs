@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{Event, Shared};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// Starts a named thread. If it panics, the scheduler gets [`Event::Died`].
 pub(crate) fn spawn(
@@ -25,7 +25,8 @@ pub(crate) fn spawn(
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
                 let what = crate::error::panic_text(&*panic);
                 // The receiver may be gone already: then nobody waits for this thread's work.
-                let _ = events.send(Event::Died(Error::runtime(format!("internal error in thread {label}: {what}"))));
+                let text = format!("internal error in thread {label}: {what}");
+                let _ = events.send(Event::Died(Error::coded(Code::Internal, text)));
             }
         })
         .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")).caused_by(e))
@@ -95,5 +96,18 @@ impl<W> Drop for Workers<W> {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_a_bug_that_the_scheduler_hears_of() {
+        let (events, received) = unbounded();
+        spawn("test", events, || panic!("too bad")).unwrap().join().unwrap();
+        let Ok(Event::Died(error)) = received.recv() else { panic!("no error arrived") };
+        assert_eq!((error.code(), error.message()), (Code::Internal, "internal error in thread test: too bad"));
     }
 }
