@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import xarray
 import zarr
 
 _LETTERS = {
@@ -87,6 +86,9 @@ def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
     native byte order, times are int64."""
     array = zarr.open_group(path, mode="r")[name]
     if mask_and_scale or mask_and_scale is None and {"scale_factor", "add_offset"} & set(array.attrs):
+        # Most processes that tests start don't need it, and its import takes half a second.
+        import xarray
+
         # Without Dask, whose graph and threads take longer than small arrays do.
         with xarray.open_zarr(path, consolidated=False, decode_times=False, chunks=None) as ds:
             values = ds[name].values

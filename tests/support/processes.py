@@ -26,10 +26,11 @@ import types
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-# The modules that each parent process has imported. The one with PyTorch also has DALI's dynamic mode.
+# The modules that each parent process has imported. The one with PyTorch also has DALI's dynamic mode, and the compiler that
+# PyTorch imports for the first optimizer, in two seconds.
 IMPORTS = {
     "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
-    "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "nvidia.dali.experimental.dynamic"],
+    "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "torch._dynamo", "nvidia.dali.experimental.dynamic"],
     "only torch": ["torch"],
     "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded"],
     "distributed": ["zarr", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker"],
