@@ -143,13 +143,13 @@ def check(
     oracle = Oracle(batch_size, **told)
     pipe = build(device, batch_size, **args)
     try:
-        expected = oracle.batches()
+        expected, layouts = oracle.batches(), oracle.layouts()
         arrays = args.get("arrays", [])
         names = [] if isinstance(arrays, str) or args.get("stack_arrays") else [f"array {name}" for name in arrays]
         rounds = max(1, int(np.ceil(oracle.epoch_length(0) * epochs / batch_size)))
         for number in range(rounds):
             outputs = pipe.run()
-            for i, (out, want, layout) in enumerate(zip(outputs, next(expected), oracle.layouts(), strict=True)):
+            for i, (out, want, layout) in enumerate(zip(outputs, next(expected), layouts, strict=True)):
                 what = f"batch {number}, {names[i] if i < len(names) else f'output {i}'}"
                 same(to_numpy(out), want, what)
                 assert out.layout() == layout, f"{what}: layout {out.layout()!r}, expected {layout!r}"
