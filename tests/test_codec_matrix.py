@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from support.pipelines import build, check, same, stats_of, to_numpy
-from support.stores import chunk_files, metadata, sample_values
+from support.stores import chunk_files, metadata, read_back, sample_values
 from zarr.codecs import BytesCodec
 from zarr.codecs import numcodecs as zn
 
@@ -81,7 +81,7 @@ def _write(
     path: Any, name: str, values: np.ndarray, zarr_format: int, filters: list[dict[str, Any]], packers: list[dict[str, Any]],
     *, order: str = "C", big_endian: bool = False, shards: bool = False,
 ) -> None:
-    """Writes ``values`` through the codecs, and has zarr-python read them."""
+    """Writes ``values`` through the codecs."""
     in_bytes = {"shuffle", *(c["id"] for c in BYTES.values())}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -107,7 +107,6 @@ def _write(
                 kwargs["shards"] = SHARDS
         array = zarr.create_array(**kwargs)
         array[...] = values
-        array[...]
 
 
 def _check_all(device: str, path: Any, names: list[str]) -> None:
@@ -160,6 +159,7 @@ def _refusal(filter_: str, d: np.dtype, values: str, zarr_format: int) -> type[E
     return None
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["v2", "v2-fortran-big-endian", "v3-shards"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_filters(tmp_path, device, layout, dtype):
@@ -175,6 +175,9 @@ def test_filters(tmp_path, device, layout, dtype):
             refusal = _refusal(name, d, kind, zarr_format)
             with pytest.raises(refusal) if refusal else nullcontext():
                 _write(tmp_path, f"{name}-{kind}", values, zarr_format, [config], [BYTES["zlib"]], **how)
+                if refusal:
+                    # Some are refused when they are read. The others are read by the oracle.
+                    read_back(tmp_path, f"{name}-{kind}")
             if not refusal:
                 names.append(f"{name}-{kind}")
     _check_all(device, tmp_path, names)
