@@ -18,21 +18,26 @@ struct Fenced {
     len: usize,
 }
 
-const PAGE: usize = 64 * 1024;
+/// Returns the size of a memory page.
+fn page() -> usize {
+    // SAFETY: it only returns a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap()
+}
 
 impl Fenced {
     fn new(bytes: &[u8]) -> Self {
-        let room = bytes.len().div_ceil(PAGE).max(1) * PAGE;
+        let page = page();
+        let room = bytes.len().div_ceil(page).max(1) * page;
         // SAFETY: new memory of this size, whose inner part is made accessible before it is used.
         let map = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let map = libc::mmap(std::ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
+            let map = libc::mmap(std::ptr::null_mut(), room + 2 * page, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(map, libc::MAP_FAILED);
-            let inner = map.cast::<u8>().add(PAGE);
+            let inner = map.cast::<u8>().add(page);
             assert_eq!(libc::mprotect(inner.cast(), room, libc::PROT_READ | libc::PROT_WRITE), 0);
             map.cast::<u8>()
         };
-        let mut fenced = Self { map, room, begin: PAGE + room - bytes.len(), len: bytes.len() };
+        let mut fenced = Self { map, room, begin: page + room - bytes.len(), len: bytes.len() };
         fenced.before().fill(0xa7);
         fenced.bytes().copy_from_slice(bytes);
         fenced
@@ -46,14 +51,14 @@ impl Fenced {
     /// Returns the accessible bytes before the memory.
     fn before(&mut self) -> &mut [u8] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.map.add(PAGE), self.room - self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.map.add(page()), self.room - self.len) }
     }
 }
 
 impl Drop for Fenced {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this size.
-        unsafe { libc::munmap(self.map.cast(), self.room + 2 * PAGE) };
+        unsafe { libc::munmap(self.map.cast(), self.room + 2 * page()) };
     }
 }
 
