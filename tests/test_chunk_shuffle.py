@@ -127,10 +127,10 @@ def test_short_episodes_share_chunks(tmp_path, device, fits, pads):
     seen = set()
     for _ in range(len(expected) // BATCH):
         windows, index = map(to_numpy, pipe.run())
-        for window, (episode, start) in zip(windows, index.tolist(), strict=True):
-            first = firsts[episode]
-            np.testing.assert_array_equal(window, values[np.clip(range(start, start + 4), first, first + lengths[episode] - 1)])
-            seen.add((episode, start))
+        of, starts = index.T
+        steps = np.clip(starts[:, None] + np.arange(4), firsts[of, None], (firsts + lengths - 1)[of, None])
+        np.testing.assert_array_equal(windows, values[steps])
+        seen |= set(map(tuple, index.tolist()))
     assert seen <= expected and len(seen) == len(expected) // BATCH * BATCH, "each sample once"
     small = {} if device == "gpu" else {"host_memory_limit": 600_000, "io_threads": 1, "decode_threads": 1}
     stats = reads(tmp_path, device, epochs=3, samples=len(expected), **args, **small)
