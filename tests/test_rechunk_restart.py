@@ -193,15 +193,16 @@ def test_another_command_does_not_go_on(tmp_path, run, monkeypatch):
     assert ".rechunk/plan.json" not in content(tmp_path / "t")
 
 
-# Tasks that take their time, so that there is some to end the process in.
+# Tasks that take their time, so that there is some to end the process in. After 15 no task ends: on a busy machine the process
+# would otherwise be done before it is killed.
 SLOW = """
-import sys, time
+import itertools, sys, time
 from dali_zarr._rechunk import run as running
 from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from dali_zarr.__main__ import main
-copy = work.copy
-work.copy = lambda *args: (copy(*args), time.sleep(0.05))
+copy, number = work.copy, itertools.count(1)
+work.copy = lambda *args: (copy(*args), time.sleep(0.05 if next(number) < 15 else 1000))
 sys.exit(main())
 """
 
