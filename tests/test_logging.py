@@ -106,7 +106,7 @@ def run(script, path, imports, **environment):
 def test_warnings_of_threads_are_not_lost(tmp_path):
     """Also those that come shortly before the interpreter ends, which waits for nothing else."""
     missing = str(tmp_path / "nothing.so")
-    _, err = run(WARNS, write(tmp_path / "s"), "torch", NVTX_INJECTION64_PATH=missing)
+    _, err = run(WARNS, write(tmp_path / "s"), "only torch", NVTX_INJECTION64_PATH=missing)
     (line,) = err.splitlines()
     assert line.startswith(f"dali_zarr.engine.nvtx WARNING: NVTX_INJECTION64_PATH: can't load {missing}")
 
@@ -141,4 +141,5 @@ def test_forks_have_a_log_of_their_own(tmp_path):
 def test_silent_by_default(tmp_path):
     loader = "Loader(sys.argv[1], arrays='a', isel={'x': 1}, device='cpu')"
     script = f"import sys; from dali_zarr.torch import Loader; next(iter({loader}))"
-    assert run(script, write(tmp_path), "torch") == ("", "")
+    # Not with PyTorch's compiler: at the end Triton tells of its own leaks.
+    assert run(script, write(tmp_path), "only torch") == ("", "")
