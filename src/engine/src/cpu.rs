@@ -11,7 +11,7 @@ use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
 use crate::error::Result;
-use crate::messages::{Assembly, Decode, Event, Item, ItemDone, Outcome, Shared, Task, TaskDone, Workers};
+use crate::messages::{Assembly, Decode, Event, Item, Shared, Task, Workers};
 use crate::stats::Stats;
 use crate::{assemble, nvtx};
 
@@ -40,18 +40,17 @@ impl Decode for DecodePool {
 }
 
 fn run(work: &Receiver<Task>, shared: &Shared) {
-    for task in work {
+    for mut task in work {
         if shared.stopped() {
             continue;
         }
-        let Task { items, assembly, ready_jobs, pinned } = task;
-        let mut done = Vec::with_capacity(items.len());
-        for mut item in items {
+        let mut results = Vec::with_capacity(task.items.len());
+        for item in &mut task.items {
             let start = Instant::now();
-            let result = decode(&mut item, shared);
+            let result = decode(item, shared);
             let decoded = Instant::now();
             if result.is_ok() {
-                assemble(&assembly, item.jobs.clone(), shared);
+                assemble(&task.assembly, item.jobs.clone(), shared);
             }
             let counter = match (&result, shared.chunk_index.route(item.id)) {
                 (Err(_), _) => &shared.stats.chunks_failed,
@@ -61,14 +60,12 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
             Stats::add(counter, 1);
             Stats::time(&shared.stats.decode_ns, decoded - start);
             Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
-            let outcome = Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) };
-            done.push(ItemDone { outcome, encoded: item.encoded, decoded: item.decoded });
+            results.push(result.map(|()| Layout::NONE));
         }
         let start = Instant::now();
-        assemble(&assembly, ready_jobs, shared);
+        assemble(&task.assembly, task.ready_jobs.clone(), shared);
         Stats::time(&shared.stats.assemble_ns, start.elapsed());
-        let done = TaskDone { items: done, served: assembly.served, pinned };
-        if shared.events.send(Event::Decoded(done)).is_err() {
+        if shared.events.send(Event::Decoded(task.ended(results))).is_err() {
             return;
         }
     }

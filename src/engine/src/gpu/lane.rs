@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::gpu::driver::{
     AssembleArrays, Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async,
 };
-use crate::messages::{Content, Outcome, Shared, Wave, WaveChunk, WaveDone};
+use crate::messages::{Content, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
 use crate::stats::Stats;
 
@@ -135,20 +135,14 @@ impl Lane {
             let _ = self.stream.synchronize();
         }
         self.give_back(&mut wave);
-        let outcomes = wave
-            .chunks
-            .iter()
-            .zip(outcomes)
-            .map(|(c, outcome)| Outcome {
-                handle: c.handle,
-                result: match (outcome, &result) {
-                    (Err(e), _) => Err(e.at(self.shared.chunk_index.site(c.id))),
-                    (Ok(_), Err(e)) => Err(e.clone()),
-                    (Ok(layout), Ok(())) => Ok(layout),
-                },
-            })
-            .collect();
-        WaveDone { lane: self.index, outcomes, served: wave.assembly.served, pinned: wave.pinned, result }
+        for (chunk, outcome) in wave.chunks.iter().zip(&mut outcomes) {
+            match (&outcome, &result) {
+                (Err(e), _) => *outcome = Err(e.at(self.shared.chunk_index.site(chunk.id))),
+                (Ok(_), Err(e)) => *outcome = Err(e.clone()),
+                (Ok(_), Ok(())) => {}
+            }
+        }
+        wave.ended(self.index, outcomes, result)
     }
 
     /// Gives the bytes of the wave's chunks back, if that has not happened yet. No copy from them may be in flight.

@@ -68,6 +68,19 @@ pub(crate) struct Task {
     pub pinned: Vec<Handle>,
 }
 
+impl Task {
+    /// Ends the task. `results` has the result of each item, in the order of the items.
+    pub fn ended(self, results: impl IntoIterator<Item = Result<Layout>>) -> TaskDone {
+        let mut results = results.into_iter();
+        let item = |Item { handle, encoded, decoded, .. }: Item| {
+            let result = results.next().expect("each item has a result");
+            ItemDone { outcome: Outcome { handle, result }, encoded, decoded }
+        };
+        let items = self.items.into_iter().map(item).collect();
+        TaskDone { items, served: self.assembly.served, pinned: self.pinned }
+    }
+}
+
 /// The end of an [`Item`]: its result, and its memory.
 pub(crate) struct ItemDone {
     pub outcome: Outcome,

@@ -8,6 +8,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use dali_zarr_kernels::Layout;
+
 use super::{Assembly, Handle, Outcome, Payload, Served, UploadPart};
 use crate::budget::DeviceBudget;
 use crate::error::Result;
@@ -54,6 +56,20 @@ pub(crate) struct Wave {
     pub uploads: Vec<(u64, Vec<u8>)>,
     /// Chunks whose memory the ready jobs read.
     pub pinned: Vec<Handle>,
+}
+
+impl Wave {
+    /// Ends the wave of a lane. `results` has the result of each chunk, in the order of the chunks, and `result` is that
+    /// of the lane.
+    pub fn ended(self, lane: usize, results: impl IntoIterator<Item = Result<Layout>>, result: Result<()>) -> WaveDone {
+        let mut results = results.into_iter();
+        let outcome = |chunk: &WaveChunk| Outcome {
+            handle: chunk.handle,
+            result: results.next().expect("each chunk has a result"),
+        };
+        let outcomes = self.chunks.iter().map(outcome).collect();
+        WaveDone { lane, outcomes, served: self.assembly.served, pinned: self.pinned, result }
+    }
 }
 
 /// The results of a wave.

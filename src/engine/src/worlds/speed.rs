@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use dali_zarr_kernels::Layout;
 use serde_json::json;
 
 use super::documents::{ChunkLocations, Documents};
@@ -15,11 +14,11 @@ use crate::chunk_index::{Entries, Plan, ShardIndex};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
-use crate::messages::{Event, Outcome, ReadDone, Shared, WaveDone};
+use crate::messages::{Event, ReadDone, Shared};
 use crate::order::{Order, Sample};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::Scheduler;
-use crate::scheduler::simulation::{SimulatedWork, Simulation, World};
+use crate::scheduler::simulation::{SimulatedWork, Simulation, World, wave_events};
 use crate::spec::{Device, DimKey, Spec};
 use crate::stats::Stats;
 use crate::store::Latency;
@@ -149,12 +148,7 @@ impl World for Prompt<'_> {
                 let index = ShardIndex { entries: Entries::Read((0..count).map(entry).collect()), version: None };
                 vec![Event::Index(shard, Ok(Some(Arc::new(index))))]
             }
-            SimulatedWork::Wave { lane, wave, .. } => {
-                let outcome = |handle| Outcome { handle, result: Ok(Layout::NONE) };
-                let outcomes = wave.chunks.iter().map(|c| outcome(c.handle)).collect();
-                let (copied, served) = (Event::Copied(wave.payloads), wave.assembly.served);
-                vec![copied, Event::Wave(WaveDone { lane, outcomes, served, pinned: wave.pinned, result: Ok(()) })]
-            }
+            SimulatedWork::Wave { lane, wave, .. } => wave_events(lane, wave, Ok(()), Ok(())),
             SimulatedWork::Task(_) | SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
         };
         Ok((events, None))

@@ -14,11 +14,13 @@ pub(crate) mod rehearsal;
 mod shutdown;
 
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use dali_zarr_kernels::Layout;
 
 use crate::batch::DeviceBuffers;
 use crate::budget::{Budget, DeviceBudget};
@@ -93,6 +95,18 @@ pub(crate) enum SimulatedWork {
     Wave { lane: usize, wave: Wave, copied: bool },
     /// The host lends this set of device buffers again.
     Lend(u64),
+}
+
+/// Returns the events with which a task ends whose chunks all have this result.
+pub(crate) fn task_events(task: Task, chunks: Result<()>) -> Vec<Event> {
+    vec![Event::Decoded(task.ended(repeat(chunks.map(|()| Layout::NONE))))]
+}
+
+/// Returns the events with which a wave ends: first its bytes are copied. `chunks` is the result of all its chunks, and
+/// `result` that of the lane.
+pub(crate) fn wave_events(lane: usize, mut wave: Wave, chunks: Result<()>, result: Result<()>) -> Vec<Event> {
+    let copied = Event::Copied(std::mem::take(&mut wave.payloads));
+    vec![copied, Event::Wave(wave.ended(lane, repeat(chunks.map(|()| Layout::NONE)), result))]
 }
 
 /// The surroundings of a scheduler: how long work takes, and how it ends.

@@ -8,13 +8,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use dali_zarr_kernels::Layout;
-
-use super::{Config, OUTPUT_SPACE, SimulatedWork, Simulation, World};
+use super::{Config, OUTPUT_SPACE, SimulatedWork, Simulation, World, task_events, wave_events};
 use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
 use crate::error::Result;
 use crate::memory::Lease;
-use crate::messages::{Event, Item, ItemDone, Outcome, Read, ReadDone, ReadRange, Shared, TaskDone, WaveDone};
+use crate::messages::{Event, Item, Read, ReadDone, ReadRange, Shared};
 use crate::scheduler::{Scheduler, WantedChunk};
 
 /// When batches are taken.
@@ -123,7 +121,6 @@ impl<P: FnMut() -> Plan, R: FnMut(WantedChunk)> World for Ordinary<'_, P, R> {
     }
 
     fn end(&mut self, work: SimulatedWork, scheduler: &Scheduler) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
-        let done = |handle| Outcome { handle, result: Ok(Layout::NONE) };
         let events = match work {
             SimulatedWork::Read { read, to, .. } => {
                 scheduler.chunks_of(read.id).for_each(|chunk| (self.read)(chunk));
@@ -131,17 +128,8 @@ impl<P: FnMut() -> Plan, R: FnMut(WantedChunk)> World for Ordinary<'_, P, R> {
                 read_events(&read, to, decoded)
             }
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Ok(Some(Arc::new(self.machine.index(shard)))))],
-            SimulatedWork::Task(task) => {
-                let item = |i: Item| ItemDone { outcome: done(i.handle), encoded: i.encoded, decoded: i.decoded };
-                let items = task.items.into_iter().map(item).collect();
-                vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })]
-            }
-            SimulatedWork::Wave { lane, wave, .. } => {
-                let outcomes = wave.chunks.iter().map(|c| done(c.handle)).collect();
-                let copied = Event::Copied(wave.payloads);
-                let (served, pinned) = (wave.assembly.served, wave.pinned);
-                vec![copied, Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) })]
-            }
+            SimulatedWork::Task(task) => task_events(task, Ok(())),
+            SimulatedWork::Wave { lane, wave, .. } => wave_events(lane, wave, Ok(()), Ok(())),
             SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
         };
         Ok((events, None))

@@ -8,7 +8,7 @@ use super::{Bench, Compressor, Rows, gpu};
 use crate::chunk_index::Route;
 use crate::error::Error;
 use crate::memory::arena::rounded;
-use crate::messages::{Content, Event, Outcome, Wave, WaveDone};
+use crate::messages::{Content, Event};
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
 
@@ -147,22 +147,13 @@ fn a_chunk_that_the_lane_cannot_decode_fails_its_batches_alone() {
     assert!(bench.take().is_ok());
 }
 
-/// Ends a wave whose lane failed, as a lane does: all its chunks fail.
-fn fail_lane(bench: &mut Bench, wave: Wave, error: &Error) {
-    bench.handle(Event::Copied(wave.payloads));
-    let failed = |handle| Outcome { handle, result: Err(error.clone()) };
-    let outcomes = wave.chunks.iter().map(|chunk| failed(chunk.handle)).collect();
-    let (served, pinned, result) = (wave.assembly.served, wave.pinned, Err(error.clone()));
-    bench.handle(Event::Wave(WaveDone { lane: 0, outcomes, served, pinned, result }));
-}
-
 #[test]
 fn after_a_lane_failed_no_wave_is_launched_and_all_batches_fail() {
     let mut bench = Bench::on_gpu(&Rows { batch: 1, ..pairs() }, gpu(SLOTS, 0), |_| {});
     let mut reads = bench.reads();
     bench.end_read(reads.remove(0), Ok(Some(100)));
     let wave = bench.wave();
-    fail_lane(&mut bench, wave, &Error::runtime("lost"));
+    bench.fail_lane(wave, &Error::runtime("lost"));
     bench.end_read(reads.remove(0), Ok(Some(100)));
     assert!(bench.work().is_empty());
     for _ in 0..3 {
@@ -180,7 +171,7 @@ fn a_batch_of_decoded_chunks_fails_if_the_lane_failed_that_assembles_it() {
     // The third batch needs nothing but the decoded chunk. So the wave has no chunk that could fail.
     let wave = bench.wave();
     assert_eq!((wave.chunks.len(), wave.assembly.served[0].batch), (0, 2));
-    fail_lane(&mut bench, wave, &Error::runtime("lost"));
+    bench.fail_lane(wave, &Error::runtime("lost"));
     assert_eq!(bench.take().unwrap_err().message(), "lost", "its jobs may not have run");
 }
 

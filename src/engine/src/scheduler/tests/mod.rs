@@ -16,16 +16,14 @@ use std::sync::atomic::AtomicBool;
 use serde_json::{Value, json};
 
 use super::memory::MemoryKind;
-use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation};
+use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation, task_events, wave_events};
 use super::{Finished, Rules};
 use crate::budget::MachineMemory;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::memory::Lease;
-use crate::messages::{
-    Event, Item, ItemDone, Outcome, Read, ReadDone, Shared, Take, Task, TaskDone, Wave, WaveDone, WaveLimits,
-};
+use crate::messages::{Event, Read, ReadDone, Shared, Take, Task, Wave, WaveLimits};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
@@ -261,24 +259,20 @@ impl Bench {
 
     /// Ends a task. Its chunks are decoded, or fail with `error`.
     fn end_task(&mut self, task: Task, error: Option<&Error>) {
-        let result = || error.map_or(Ok(dali_zarr_kernels::Layout::NONE), |e| Err(e.clone()));
-        let item = |i: Item| ItemDone {
-            outcome: Outcome { handle: i.handle, result: result() },
-            encoded: i.encoded,
-            decoded: i.decoded,
-        };
-        let items = task.items.into_iter().map(item).collect();
-        let done = TaskDone { items, served: task.assembly.served, pinned: task.pinned };
-        self.handle(Event::Decoded(done));
+        let chunks = error.map_or(Ok(()), |e| Err(e.clone()));
+        task_events(task, chunks).into_iter().for_each(|event| self.handle(event));
     }
 
     /// Ends a wave after its bytes were copied. Its chunks are decoded, or fail with `error`.
     fn end_wave(&mut self, wave: Wave, error: Option<&Error>) {
-        self.handle(Event::Copied(wave.payloads));
-        let result = || error.map_or(Ok(dali_zarr_kernels::Layout::NONE), |e| Err(e.clone()));
-        let outcomes = wave.chunks.iter().map(|c| Outcome { handle: c.handle, result: result() }).collect();
-        let (served, pinned) = (wave.assembly.served, wave.pinned);
-        self.handle(Event::Wave(WaveDone { lane: 0, outcomes, served, pinned, result: Ok(()) }));
+        let chunks = error.map_or(Ok(()), |e| Err(e.clone()));
+        wave_events(0, wave, chunks, Ok(())).into_iter().for_each(|event| self.handle(event));
+    }
+
+    /// Ends a wave whose lane failed, as a lane does: all its chunks fail.
+    fn fail_lane(&mut self, wave: Wave, error: &Error) {
+        let failed = || Err(error.clone());
+        wave_events(0, wave, failed(), failed()).into_iter().for_each(|event| self.handle(event));
     }
 
     /// Takes a batch that must be finished. Its device memory is lent again.

@@ -1,15 +1,14 @@
 //! The decode threads and the lanes of a random world: how tasks and waves end, and what memory must hold before and
 //! after them.
 
+use std::iter::repeat;
 use std::ops::Range;
 
 use dali_zarr_kernels::{Job, Layout};
 
 use super::{RandomWorld, fault};
 use crate::error::{Error, Result};
-use crate::messages::{
-    Content, Event, Item, ItemDone, Outcome, Payload, ReadId, Task, TaskDone, Wave, WaveChunk, WaveDone,
-};
+use crate::messages::{Content, Event, Item, Payload, ReadId, Task, Wave};
 use crate::plan::ChunkId;
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::memory::{Held, Span};
@@ -68,16 +67,16 @@ impl RandomWorld<'_> {
     }
 
     pub(super) fn end_task(&mut self, task: Task, scheduler: &Scheduler) -> Result<Vec<Event>> {
-        let mut items = Vec::new();
+        let mut results = Vec::new();
         let mut run: Vec<Range<usize>> = Vec::new();
-        for item in task.items {
-            let read = self.expect_item(&item)?;
+        for item in &task.items {
+            let read = self.expect_item(item)?;
             let good = !self.random.chance(self.faults.decode);
             let before = if item.encoded.is_none() { Held::Read(read) } else { Held::Decoding(item.id) };
             let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
             let decoded = Span::from(&item.decoded);
             self.memory.change(decoded, before, after)?;
-            let result = if good {
+            results.push(if good {
                 if !self.memory.holds(decoded) {
                     // It is decoded to an output.
                     self.batches.done(decoded.address, &scheduler.batches)?;
@@ -87,13 +86,11 @@ impl RandomWorld<'_> {
             } else {
                 self.failed.insert(item.id);
                 Err(fault("a decoder"))
-            };
-            let outcome = Outcome { handle: item.handle, result };
-            items.push(ItemDone { outcome, encoded: item.encoded, decoded: item.decoded });
+            });
         }
         run.push(task.ready_jobs.clone());
         run.into_iter().try_for_each(|jobs| self.run_jobs(&task.assembly.jobs[jobs], scheduler))?;
-        Ok(vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })])
+        Ok(vec![Event::Decoded(task.ended(results))])
     }
 
     pub(super) fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
@@ -123,29 +120,24 @@ impl RandomWorld<'_> {
     pub(super) fn end_wave(&mut self, lane: usize, wave: Wave, scheduler: &Scheduler) -> Result<Event> {
         if self.random.chance(self.faults.lane) {
             self.broken = true;
-            let failed = |c: &WaveChunk| Outcome { handle: c.handle, result: Err(fault("a lane")) };
-            let outcomes = wave.chunks.iter().map(failed).collect();
-            let (served, pinned) = (wave.assembly.served, wave.pinned);
-            return Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Err(fault("a lane")) }));
+            return Ok(Event::Wave(wave.ended(lane, repeat(Err(fault("a lane"))), Err(fault("a lane")))));
         }
-        let mut outcomes = Vec::new();
+        let mut results = Vec::new();
         let mut run = vec![wave.ready_jobs.clone()];
         for chunk in &wave.chunks {
             let good = !self.random.chance(self.faults.decode);
             let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
             let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
             self.memory.change(slot, Held::Decoding(chunk.id), after)?;
-            let result = if good {
+            results.push(if good {
                 run.push(chunk.jobs.clone());
                 Ok(Layout::NONE)
             } else {
                 self.failed.insert(chunk.id);
                 Err(fault("a decoder"))
-            };
-            outcomes.push(Outcome { handle: chunk.handle, result });
+            });
         }
         run.into_iter().try_for_each(|jobs| self.run_jobs(&wave.assembly.jobs[jobs], scheduler))?;
-        let (served, pinned) = (wave.assembly.served, wave.pinned);
-        Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) }))
+        Ok(Event::Wave(wave.ended(lane, results, Ok(()))))
     }
 }

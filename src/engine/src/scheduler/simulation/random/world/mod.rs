@@ -10,12 +10,12 @@ use super::Random;
 use super::faults::{Faults, MissingKeys};
 use crate::chunk_index::{ChunkIndex, Location, Plan, ShardId};
 use crate::error::{Error, Result};
-use crate::messages::{Event, Item, ItemDone, Outcome, ReadDone, ReadId, TaskDone, WaveDone};
+use crate::messages::{Event, ReadDone, ReadId};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::scheduler::simulation::expected::Batched;
 use crate::scheduler::simulation::memory::Memory;
-use crate::scheduler::simulation::{SimulatedWork, World};
+use crate::scheduler::simulation::{SimulatedWork, World, task_events, wave_events};
 use crate::scheduler::{Finished, Scheduler};
 
 /// The surroundings of one scheduler.
@@ -71,24 +71,15 @@ impl RandomWorld<'_> {
 
     /// Returns the events of work that ends after a thread died.
     fn end_broken(&mut self, work: SimulatedWork) -> Vec<Event> {
-        let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
         match work {
             SimulatedWork::Read { read, to, copying } => {
                 let done = ReadDone { id: read.id, to, result: Err(fault("everything")) };
                 vec![if copying { Event::Uploaded(done) } else { Event::Fetched(done) }]
             }
             SimulatedWork::Index(shard) => vec![Event::Index(shard, Err(fault("everything")))],
-            SimulatedWork::Task(task) => {
-                let item = |i: Item| ItemDone { outcome: failed(i.handle), encoded: i.encoded, decoded: i.decoded };
-                let items = task.items.into_iter().map(item).collect();
-                vec![Event::Decoded(TaskDone { items, served: task.assembly.served, pinned: task.pinned })]
-            }
+            SimulatedWork::Task(task) => task_events(task, Err(fault("everything"))),
             SimulatedWork::Wave { lane, wave, .. } => {
-                let outcomes = wave.chunks.iter().map(|c| failed(c.handle)).collect();
-                let copied = Event::Copied(wave.payloads);
-                let (served, pinned) = (wave.assembly.served, wave.pinned);
-                let done = Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Err(fault("everything")) });
-                vec![copied, done]
+                wave_events(lane, wave, Err(fault("everything")), Err(fault("everything")))
             }
             SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
         }
