@@ -5,6 +5,7 @@ mod code;
 
 pub use code::Code;
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -142,6 +143,12 @@ impl Error {
     pub fn damaged(message: impl Into<String>) -> Self {
         Self::coded(Code::Damaged, message)
     }
+    /// Makes the error of [`Code::Internal`] that a caught panic becomes. `place` says where, e.g. "in a read". It may be
+    /// empty.
+    pub fn panicked(place: &str, panic: &(dyn Any + Send)) -> Self {
+        let space = if place.is_empty() { "" } else { " " };
+        Self::coded(Code::Internal, format!("internal error{space}{place}: {}", panic_text(panic)))
+    }
     /// Makes an error of [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Value, message)
@@ -247,7 +254,7 @@ impl std::error::Error for Error {
 }
 
 /// Returns the message of a caught panic.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

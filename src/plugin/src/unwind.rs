@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dali_zarr_engine::error::{Code, Error, Result, panic_text};
+use dali_zarr_engine::error::{Error, Result};
 
 use crate::log;
 
@@ -26,12 +26,9 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let message = format!(
-        "internal error: {}; this is a bug in dali-zarr, please report it with the arguments and the \
-         array's metadata",
-        panic_text(panic)
-    );
-    Error::coded(Code::Internal, message)
+    let error = Error::panicked("", panic);
+    let request = "this is a bug in dali-zarr, please report it with the arguments and the array's metadata";
+    Error::coded(error.code(), format!("{error}; {request}"))
 }
 
 /// A value that foreign code may drop: a panic of its destructor is caught.
@@ -69,7 +66,7 @@ impl<T> Drop for Fenced<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dali_zarr_engine::error::ErrorKind;
+    use dali_zarr_engine::error::{Code, ErrorKind};
 
     #[test]
     fn a_panic_becomes_a_runtime_error_with_its_text() {

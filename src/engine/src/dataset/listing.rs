@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::find::{all_names, base_name, find};
 use super::hierarchy::{Hierarchy, MAX_LISTED};
 use super::{ArrayInfo, Dataset, in_hierarchy, metadata_error};
-use crate::error::{Error, Result, Site, panic_text};
+use crate::error::{Error, Result, Site};
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
@@ -99,7 +99,7 @@ fn own(spec: &Spec, array: &ArrayArgument) -> Listed {
 /// Calls `work`, and turns a panic into an error of this array.
 fn fenced<T>(array: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let error = Error::value(format!("internal error while its metadata were read: {}", panic_text(&*panic)));
+        let error = Error::panicked("while its metadata were read", &*panic);
         Err(error.at(Site { array: Some(array.to_owned()), ..Site::default() }))
     })
 }

@@ -32,7 +32,7 @@ pub(crate) use own::{Lone, open_around};
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
-use crate::error::{Code, Error, ErrorKind, Result, Site, panic_text};
+use crate::error::{Code, Error, ErrorKind, Result, Site};
 use crate::spec::{ArrayArgument, Concat, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
@@ -191,11 +191,8 @@ pub(crate) fn each_store<T: Send>(
     let together = |some: &[usize]| -> Vec<Result<T>> {
         std::thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || work(i))).collect();
-            let panicked = |p: Box<dyn std::any::Any + Send>| {
-                let text = format!("internal error while metadata were read: {}", panic_text(&*p));
-                Err(Error::coded(Code::Internal, text))
-            };
-            threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|r| r.unwrap_or_else(|p| Err(Error::panicked("while metadata were read", &*p)))).collect()
         })
     };
     all.chunks(TOGETHER).flat_map(together).collect()

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::arrays::part_facts;
 use crate::dataset::{ArrayInfo, Dataset, Listed, Listing, list};
-use crate::error::{Error, ErrorKind, Result, Site, panic_text};
+use crate::error::{Error, ErrorKind, Result, Site};
 use crate::reader::opening::UnstartedReader;
 use crate::spec::Spec;
 
@@ -86,7 +86,5 @@ fn open(spec: &Spec, dataset: Dataset) -> Result<(Spec, UnstartedReader)> {
     own.resources.decode_device = spec.resources.decode_device;
     own.source.arrays.clear();
     let unstarted = catch_unwind(AssertUnwindSafe(|| UnstartedReader::of(&own, dataset)));
-    let panicked =
-        |panic: Box<dyn std::any::Any + Send>| Err(Error::value(format!("internal error: {}", panic_text(&*panic))));
-    unstarted.unwrap_or_else(panicked).map(|unstarted| (own, unstarted))
+    unstarted.unwrap_or_else(|panic| Err(Error::panicked("", &*panic))).map(|unstarted| (own, unstarted))
 }

@@ -18,7 +18,7 @@ use super::fetch::{CacheMiss, fetch, index, look};
 use super::request_limiter::RequestLimiter;
 use crate::cache::Cache;
 use crate::chunk_index::ShardId;
-use crate::error::{Code, Error, Result, panic_text};
+use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::messages::{Event, Read, ReadDone, Shared, Workers};
 use crate::nvtx;
@@ -123,10 +123,7 @@ impl Tasks {
             let events = shared.events.clone();
             let event = AssertUnwindSafe(async move { task(shared, limiter).await }).catch_unwind().await;
             // The receiver may be gone already: then nobody waits for this read.
-            let _ = events.send(event.unwrap_or_else(|panic| {
-                let text = format!("internal error in a read: {}", panic_text(&*panic));
-                Event::Died(Error::coded(Code::Internal, text))
-            }));
+            let _ = events.send(event.unwrap_or_else(|panic| Event::Died(Error::panicked("in a read", &*panic))));
         };
         let mut running = self.running();
         while running.try_join_next().is_some() {}

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{Event, Shared};
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
 /// Starts a named thread. If it panics, the scheduler gets [`Event::Died`].
 pub(crate) fn spawn(
@@ -23,10 +23,8 @@ pub(crate) fn spawn(
         .spawn(move || {
             crate::nvtx::name_thread(&format!("dali-zarr-{label}"));
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-                let what = crate::error::panic_text(&*panic);
                 // The receiver may be gone already: then nobody waits for this thread's work.
-                let text = format!("internal error in thread {label}: {what}");
-                let _ = events.send(Event::Died(Error::coded(Code::Internal, text)));
+                let _ = events.send(Event::Died(Error::panicked(&format!("in thread {label}"), &*panic)));
             }
         })
         .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")).caused_by(e))
@@ -102,6 +100,7 @@ impl<W> Drop for Workers<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Code;
 
     #[test]
     fn a_thread_that_panics_is_a_bug_that_the_scheduler_hears_of() {
