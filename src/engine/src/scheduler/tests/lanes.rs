@@ -7,8 +7,9 @@ use dali_zarr_kernels::Source;
 use super::{Bench, Compressor, Rows, gpu};
 use crate::chunk_index::Route;
 use crate::error::Error;
+use crate::memory::Lease;
 use crate::memory::arena::rounded;
-use crate::messages::{Content, Event};
+use crate::messages::{Content, Event, Read, Wave};
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
 
@@ -27,6 +28,12 @@ fn end_reads(bench: &mut Bench, bytes: usize) {
     for read in bench.reads() {
         bench.end_read(read, Ok(Some(bytes)));
     }
+}
+
+/// Ends the first of these reads with 100 bytes. Returns the wave with its chunk.
+fn read_one(bench: &mut Bench, reads: &mut Vec<(Read, Lease)>) -> Wave {
+    bench.end_read(reads.remove(0), Ok(Some(100)));
+    bench.wave()
 }
 
 // ---- what a wave has ----
@@ -72,8 +79,7 @@ fn bytes_come_back_when_they_are_copied_and_slots_when_the_wave_has_ended() {
 fn a_lane_gets_its_next_wave_when_the_last_has_ended() {
     let mut bench = Bench::on_gpu(&Rows { batch: 1, ..pairs() }, gpu(SLOTS, 0), |_| {});
     let mut reads = bench.reads();
-    bench.end_read(reads.remove(0), Ok(Some(100)));
-    let first = bench.wave();
+    let first = read_one(&mut bench, &mut reads);
     bench.end_read(reads.remove(0), Ok(Some(100)));
     assert!(bench.waves().is_empty(), "there is one lane");
     bench.end_wave(first, None);
@@ -115,8 +121,7 @@ fn jobs_of_a_decoded_chunk_go_with_a_wave_that_decodes_nothing() {
 fn ready_jobs_come_behind_those_of_the_chunks_of_a_wave() {
     let mut bench = Bench::on_gpu(&Rows { batch: 1, ..pairs() }, gpu(SLOTS, 0), |rules| rules.max_active = 3);
     let mut reads = bench.reads();
-    bench.end_read(reads.remove(0), Ok(Some(100)));
-    let first = bench.wave();
+    let first = read_one(&mut bench, &mut reads);
     // Meanwhile the second chunk turns out to be missing, and the third waits for the lane.
     bench.end_read(reads.remove(0), Ok(None));
     bench.end_read(reads.remove(0), Ok(Some(100)));
@@ -137,12 +142,10 @@ fn ready_jobs_come_behind_those_of_the_chunks_of_a_wave() {
 fn a_chunk_that_the_lane_cannot_decode_fails_its_batches_alone() {
     let mut bench = Bench::on_gpu(&Rows { batch: 1, ..pairs() }, gpu(SLOTS, 0), |_| {});
     let mut reads = bench.reads();
-    bench.end_read(reads.remove(0), Ok(Some(100)));
-    let wave = bench.wave();
+    let wave = read_one(&mut bench, &mut reads);
     bench.end_wave(wave, Some(&Error::runtime("damaged")));
     assert_eq!((bench.free(MemoryKind::Slots), bench.take().unwrap_err().message()), (SLOTS - ROW, "damaged"));
-    bench.end_read(reads.remove(0), Ok(Some(100)));
-    let wave = bench.wave();
+    let wave = read_one(&mut bench, &mut reads);
     bench.end_wave(wave, None);
     assert!(bench.take().is_ok());
 }
@@ -151,8 +154,7 @@ fn a_chunk_that_the_lane_cannot_decode_fails_its_batches_alone() {
 fn after_a_lane_failed_no_wave_is_launched_and_all_batches_fail() {
     let mut bench = Bench::on_gpu(&Rows { batch: 1, ..pairs() }, gpu(SLOTS, 0), |_| {});
     let mut reads = bench.reads();
-    bench.end_read(reads.remove(0), Ok(Some(100)));
-    let wave = bench.wave();
+    let wave = read_one(&mut bench, &mut reads);
     bench.fail_lane(wave, &Error::runtime("lost"));
     bench.end_read(reads.remove(0), Ok(Some(100)));
     assert!(bench.work().is_empty());
