@@ -11,6 +11,8 @@ mod reach;
 pub(crate) mod reads;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_memory;
 
 use serde_json::{Value, json};
 

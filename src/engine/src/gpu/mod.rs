@@ -10,6 +10,8 @@ mod streams;
 mod tables;
 #[cfg(test)]
 mod tests_assemble;
+#[cfg(test)]
+mod tests_assemble_speed;
 mod upload;
 
 pub use decoding::check_frame_for_nvcomp;

@@ -5,15 +5,16 @@
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::fetch::{fetch, fits, index, look};
+use super::fetch::{fetch, index, look};
+use super::gds::fetch_by_gds;
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
-use crate::messages::{Event, FilePart, GdsTarget, Lanes, Read, ReadDone, ReadId, Shared, Storage, Upload, Workers};
+use crate::messages::{Event, Lanes, Read, ReadDone, ReadId, Shared, Storage, Upload, Workers};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -216,54 +217,6 @@ impl Thread {
             }
         }
     }
-}
-
-/// As [`fetch`], but reads a file to the device by GPUDirect Storage.
-///
-/// # Errors
-/// As [`fetch`], and if the device refuses.
-fn fetch_by_gds(
-    read: &Read,
-    to: &mut [u8],
-    target: GdsTarget,
-    shared: &Shared,
-    storage: &dyn Storage,
-) -> Result<Option<usize>> {
-    let start = Instant::now();
-    let within = |e: Error| e.at(shared.chunk_index.site_of(read.array, read.part, &*read.key));
-    let store = shared.chunk_index.store(read.array, read.part);
-    let Some(value) = store.in_file(&read.key, read.object.version.as_ref()).map_err(within)? else {
-        block_on(&**store, shared.chunk_index.confirm_missing(read.array, read.part))?;
-        return Ok(None);
-    };
-    let len = fits(shared, read, value.size)?;
-    if len > read.len {
-        return Ok(Some(len));
-    }
-    let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
-    let begin = value.start + from;
-    // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of
-    // its end.
-    let result = unsafe {
-        match target {
-            GdsTarget::Slots => {
-                let parts: Vec<_> = read
-                    .uploads
-                    .iter()
-                    .map(|part| FilePart { offset: begin + part.offset as u64, len: part.len, to: part.to })
-                    .collect();
-                storage.read(&value.file, &parts)
-            }
-            GdsTarget::Buffer(address) => storage
-                .read(&value.file, &[FilePart { offset: begin, len, to: address }])
-                .and_then(|()| storage.copy_back(address, &mut to[..len])),
-        }
-    };
-    result.map_err(within)?;
-    Stats::time(&shared.stats.read_ns, start.elapsed());
-    shared.stats.read(len);
-    Stats::add(&shared.stats.reads_gds, 1);
-    Ok(Some(len))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Reads encoded chunks and shard indexes: by threads from local stores, by tasks from remote ones.
 
 mod fetch;
+mod gds;
 mod local;
 mod merge;
 mod pieces;

@@ -7,45 +7,13 @@
 
 use serde_json::{Map, Value};
 
-use super::element::{Element, cast, with_element};
-use super::scale_offset::{bits, known, numeric, scalar, wide};
+use super::element::cast;
+use super::number::{Number, OutOfRange, Rounding, Rules};
+use super::scale_offset::{bits, known, numeric, scalar};
 use crate::codec::chain::{Side, Step};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::shown;
-
-/// A number of any of the twelve types.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Number {
-    NaN,
-    Infinity {
-        negative: bool,
-    },
-    /// `magnitude * 2^exponent`; zero has a sign.
-    Finite {
-        negative: bool,
-        magnitude: u64,
-        exponent: i32,
-    },
-}
-
-/// How a number between two values of the type is rounded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounding {
-    NearestEven,
-    NearestAway,
-    TowardsZero,
-    TowardsPositive,
-    TowardsNegative,
-}
-
-/// The rule for values that are out of range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OutOfRange {
-    Error,
-    Clamp,
-    Wrap,
-}
 
 /// `cast_value`, in the direction of decoding.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +22,7 @@ pub(in crate::codec) struct CastValue {
     pub encoded: DType,
     /// The type of decoded elements.
     pub decoded: DType,
-    rounding: Rounding,
-    out_of_range: OutOfRange,
+    rules: Rules,
     /// Pairs of an encoded value and its decoded value, as the bits of their types.
     map: Vec<(u64, u64)>,
 }
@@ -111,7 +78,7 @@ impl CastValue {
             },
             Some(_) => return Err(wrong("scalar_map", "an object")),
         }
-        Ok(Self { encoded, decoded, rounding, out_of_range, map })
+        Ok(Self { encoded, decoded, rules: Rules { rounding, out_of_range }, map })
     }
 }
 
@@ -130,14 +97,14 @@ impl Step for CastValue {
             return Ok(());
         }
         let mapped: Vec<(Number, u64)> =
-            self.map.iter().map(|&(from, to)| (number(&bits(from, self.encoded), self.encoded), to)).collect();
+            self.map.iter().map(|&(from, to)| (Number::load(&bits(from, self.encoded), self.encoded), to)).collect();
         let (from, to) = (self.encoded.size(), self.decoded.size());
         for (source, target) in input.chunks_exact(from).zip(out.chunks_exact_mut(to)) {
-            let value = number(source, self.encoded);
-            let converted = match mapped.iter().find(|(key, _)| same(*key, value)) {
+            let value = Number::load(source, self.encoded);
+            let converted = match mapped.iter().find(|(key, _)| key.equals(value)) {
                 Some(&(_, to)) => Some(to),
-                None if self.decoded.is_float() => self.to_float(value),
-                None => self.to_int(value),
+                None if self.decoded.is_float() => value.to_float(self.decoded, self.rules),
+                None => value.to_int(self.decoded, self.rules),
             };
             let Some(converted) = converted else {
                 return Err(Error::runtime(format!(
@@ -151,98 +118,6 @@ impl Step for CastValue {
             target.copy_from_slice(&bits(converted, self.decoded));
         }
         Ok(())
-    }
-}
-
-impl CastValue {
-    fn to_int(&self, value: Number) -> Option<u64> {
-        let size = 8 * self.decoded.size() as u32;
-        let unsigned = matches!(self.decoded, DType::U8 | DType::U16 | DType::U32 | DType::U64);
-        let (least, most) =
-            if unsigned { (0, (1i128 << size) - 1) } else { (-(1i128 << (size - 1)), (1i128 << (size - 1)) - 1) };
-        let end = |negative: bool| match self.out_of_range {
-            OutOfRange::Clamp => Some(if negative { least } else { most }),
-            _ => None,
-        };
-        let whole = match value {
-            Number::NaN => return None,
-            Number::Infinity { negative } => end(negative)?,
-            Number::Finite { negative, magnitude, exponent } => {
-                let rounded = if exponent <= 0 {
-                    round(u128::from(magnitude), exponent.unsigned_abs(), negative, self.rounding)
-                } else if exponent < 64 {
-                    u128::from(magnitude) << exponent
-                } else {
-                    // The value is a multiple of 2^64 and out of range.
-                    return match self.out_of_range {
-                        OutOfRange::Wrap => Some(0),
-                        _ => end(negative).map(|v| v as u64),
-                    };
-                };
-                let signed = if negative { -(rounded as i128) } else { rounded as i128 };
-                match self.out_of_range {
-                    _ if (least..=most).contains(&signed) => signed,
-                    OutOfRange::Wrap => signed,
-                    _ => end(negative)?,
-                }
-            }
-        };
-        Some(whole as u64)
-    }
-
-    fn to_float(&self, value: Number) -> Option<u64> {
-        // Bits of the significand with the hidden one, the exponent of the smallest subnormal, and bits of the type.
-        let (fraction, least, width) = match self.decoded {
-            DType::F16 => (11, -24, 16),
-            DType::F32 => (24, -149, 32),
-            _ => (53, -1074, 64),
-        };
-        let infinity = ((1u64 << (width - fraction)) - 1) << (fraction - 1);
-        let (negative, bits) = match value {
-            Number::NaN => (false, infinity | 1 << (fraction - 2)),
-            Number::Infinity { negative } => (negative, infinity),
-            Number::Finite { negative, magnitude: 0, .. } => (negative, 0),
-            Number::Finite { negative, magnitude, exponent } => {
-                let length = 64 - magnitude.leading_zeros() as i32;
-                let last = (exponent + length - fraction).max(least);
-                let rounded = if last > exponent {
-                    round(u128::from(magnitude), (last - exponent) as u32, negative, self.rounding) as u64
-                } else {
-                    magnitude << (exponent - last)
-                };
-                // The addition is also right where rounding carries into the next exponent, or from subnormals to
-                // normals.
-                let bits = (((last - least) as u64) << (fraction - 1)).saturating_add(rounded);
-                if bits < infinity {
-                    (negative, bits)
-                } else if self.out_of_range == OutOfRange::Clamp {
-                    (negative, infinity)
-                } else {
-                    return None;
-                }
-            }
-        };
-        Some(bits | u64::from(negative) << (width - 1))
-    }
-}
-
-impl Number {
-    /// Converts to float64, for messages.
-    fn to_f64(self) -> f64 {
-        match self {
-            Self::NaN => f64::NAN,
-            Self::Infinity { negative } => {
-                if negative {
-                    f64::NEG_INFINITY
-                } else {
-                    f64::INFINITY
-                }
-            }
-            Self::Finite { negative, magnitude, exponent } => {
-                let value = magnitude as f64 * 2f64.powi(exponent);
-                if negative { -value } else { value }
-            }
-        }
     }
 }
 
@@ -265,52 +140,6 @@ fn includes(outer: DType, inner: DType) -> bool {
     }
 }
 
-/// Whether two numbers are equal. NaN equals NaN, and zeros of both signs are equal.
-fn same(a: Number, b: Number) -> bool {
-    match (a, b) {
-        (Number::Finite { magnitude: 0, .. }, Number::Finite { magnitude: 0, .. }) => true,
-        _ => a == b,
-    }
-}
-
-/// Returns the value of one element. Equal values of the same type have equal parts, except for the sign of zero.
-fn number(bytes: &[u8], dtype: DType) -> Number {
-    if !dtype.is_float() {
-        let value = with_element!(dtype, T => wide(T::load(bytes)));
-        return Number::Finite { negative: value < 0, magnitude: value.unsigned_abs() as u64, exponent: 0 };
-    }
-    let value = with_element!(dtype, T => T::load(bytes).to_f64());
-    let negative = value.is_sign_negative();
-    if value.is_nan() {
-        return Number::NaN;
-    }
-    if value.is_infinite() {
-        return Number::Infinity { negative };
-    }
-    let bits = value.to_bits();
-    let (power, fraction) = ((bits >> 52 & 0x7ff) as i32, bits & ((1 << 52) - 1));
-    let magnitude = if power == 0 { fraction } else { fraction | 1 << 52 };
-    Number::Finite { negative, magnitude, exponent: power.max(1) - 1075 }
-}
-
-/// Computes `magnitude / 2^shift`, rounded to an integer. `negative` is the sign of the number.
-fn round(magnitude: u128, shift: u32, negative: bool, rounding: Rounding) -> u128 {
-    if shift == 0 {
-        return magnitude;
-    }
-    // Magnitudes have 64 bits. For any larger shift the rest is more than zero and less than half, as it is for 100.
-    let shift = shift.min(100);
-    let (whole, rest, half) = (magnitude >> shift, magnitude & ((1 << shift) - 1), 1u128 << (shift - 1));
-    let up = match rounding {
-        Rounding::NearestEven => rest > half || (rest == half && whole & 1 == 1),
-        Rounding::NearestAway => rest >= half,
-        Rounding::TowardsZero => false,
-        Rounding::TowardsPositive => rest > 0 && !negative,
-        Rounding::TowardsNegative => rest > 0 && negative,
-    };
-    whole + u128::from(up)
-}
-
 #[cfg(test)]
 mod tests {
     use half::f16;
@@ -318,6 +147,7 @@ mod tests {
 
     use super::super::scale_offset::tests::{load, store};
     use super::*;
+    use crate::codec::filters::element::Element;
 
     fn cast_value<S: Element, D: Element>(mut configuration: Value, values: &[S]) -> Result<Vec<D>> {
         configuration["data_type"] = json!(S::DTYPE.name());

@@ -1,11 +1,12 @@
-//! Filters and checksums of numcodecs and zarr-extensions, in v2 and v3. Each file has a family of codecs. Each codec is
-//! a [`Step`](super::chain::Step).
+//! Filters and checksums of numcodecs and zarr-extensions, in v2 and v3. Each file has a family of codecs, and each
+//! codec is a [`Step`](super::chain::Step). [`element`] and [`number`] serve those that compute with elements.
 
 mod arithmetic;
 mod cast_value;
 mod checksum;
 mod element;
 mod layout;
+mod number;
 mod scale_offset;
 
 pub(super) use arithmetic::Arithmetic;

@@ -19,6 +19,8 @@ mod samples;
 mod tests;
 #[cfg(test)]
 mod tests_differences;
+#[cfg(test)]
+mod tests_same;
 
 use serde_json::{Map, Value, json};
 

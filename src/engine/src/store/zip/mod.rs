@@ -16,6 +16,8 @@ mod inflate;
 mod numbers;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_archives;
 
 pub(super) use file::split_path;
 

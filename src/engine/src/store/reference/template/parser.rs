@@ -3,7 +3,8 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-use super::{Expr, MAX_DEPTH, Op, Value, shown};
+use super::expression::{Expr, Op, Value};
+use super::{MAX_DEPTH, shown};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
