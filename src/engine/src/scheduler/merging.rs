@@ -33,28 +33,16 @@ struct ChunkRange {
 impl Scheduler {
     pub(super) fn admit_shard(&mut self, head: Wanted, shard: ShardId, entry: usize) -> Admission {
         let handle = head.handle;
-        let known = match self.shards.get(shard, handle) {
+        let known = match self.index_for(handle, shard) {
             Ok(known) => known,
-            Err(IndexPending::NoRoom) => return Admission::Later,
-            Err(not_held) => {
-                let chunk = &mut self.chunks[handle];
-                chunk.await_index();
-                if not_held == IndexPending::MustRead {
-                    self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id()));
-                }
-                return Admission::Done;
-            }
+            Err(admission) => return admission,
         };
         let found = match &*known {
             Known::Missing => Ok(None),
-            Known::Index(index) => match self.range_in_shard(handle, index, entry) {
-                Ok(Some((offset, len))) => Ok(Some((index, ChunkRange { offset, len, handle }))),
-                Ok(None) => Ok(None),
-                Err(e) => Err(e),
-            },
+            Known::Index(index) => self.range_in_shard(handle, index, entry).map(|range| Some((index, range?))),
         };
         let (index, own) = match found {
-            Ok(Some(found)) => found,
+            Ok(Some((index, (offset, len)))) => (index, ChunkRange { offset, len, handle }),
             Ok(None) => {
                 self.resolve(handle, ChunkState::Missing);
                 return Admission::Done;
@@ -68,8 +56,8 @@ impl Scheduler {
             Location::Shard(other, entry) if other == shard => Some(self.range_in_shard(w.handle, index, entry)),
             _ => None,
         };
-        let members = self.neighbours(head, own, 0, in_shard);
-        self.admit_some(head, members, &ReadObject { name: None, version: index.version.clone() })
+        let ranges = self.neighbours(head, own, 0, in_shard);
+        self.admit_merged(head, ranges, &ReadObject { name: None, version: index.version.clone() })
     }
 
     /// Admits a chunk that is a range of an object, merged with its neighbours.
@@ -88,16 +76,16 @@ impl Scheduler {
             }
             _ => None,
         };
-        let mut members = self.neighbours(head, own, MERGE_OTHERS, in_object);
+        let mut ranges = self.neighbours(head, own, MERGE_OTHERS, in_object);
         // With a cache a single chunk is read by its range too, so that it has the same name in the cache as in a
         // merged read.
-        if members.len() == 1 && !has_cache {
+        if ranges.len() == 1 && !has_cache {
             return self.admit_unmerged(head);
         }
-        let extent = |m: &ChunkRange| self.shared.chunk_index.extent(self.chunks[m.handle].id());
+        let extent = |range: &ChunkRange| self.shared.chunk_index.extent(self.chunks[range.handle].id());
         let Some(Extent { object, version, .. }) = extent(&own) else { return self.admit_unmerged(head) };
-        members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
-        self.admit_some(head, members, &ReadObject { name: Some(object), version })
+        ranges.retain(|range| extent(range).is_some_and(|e| e.object == object && e.version == version));
+        self.admit_merged(head, ranges, &ReadObject { name: Some(object), version })
     }
 
     /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
@@ -113,17 +101,29 @@ impl Scheduler {
                 _ => self.admit_unmerged(head),
             };
         }
-        match self.shards.get(shard, handle) {
+        match self.index_for(handle, shard) {
             Ok(_) => self.admit_unmerged(head),
-            Err(IndexPending::NoRoom) => Admission::Later,
-            Err(not_held) => {
-                self.chunks[handle].await_index();
-                if not_held == IndexPending::MustRead {
-                    self.backends.fetch.index(shard, chunk_index.key(id));
-                }
-                Admission::Done
-            }
+            Err(admission) => admission,
         }
+    }
+
+    /// Returns the index of a shard or store that a chunk needs. If it is not in memory, the chunk waits until it was
+    /// read, or for its next turn if there is no room for the index.
+    ///
+    /// # Errors
+    /// What became of the chunk, if it waits.
+    fn index_for(&mut self, handle: Handle, shard: ShardId) -> Result<Arc<Known>, Admission> {
+        self.shards.get(shard, handle).map_err(|pending| {
+            if pending == IndexPending::NoRoom {
+                return Admission::Later;
+            }
+            let chunk = &mut self.chunks[handle];
+            chunk.await_index();
+            if pending == IndexPending::MustRead {
+                self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id()));
+            }
+            Admission::Done
+        })
     }
 
     /// Looks up the locations of all chunks that waited for an index of their store.
@@ -147,22 +147,22 @@ impl Scheduler {
 
     /// Reads these chunks of an object in one read. If memory can never hold all of them, it reads only some, including
     /// the first chunk in the queue.
-    fn admit_some(&mut self, head: Wanted, mut members: Vec<ChunkRange>, object: &ReadObject) -> Admission {
-        while let Err(kind) = self.admit_members(&members, object) {
-            if members.len() == 1 || !self.idle() {
-                let takes = members.iter().map(|m| self.takes_decoded(m.handle));
+    fn admit_merged(&mut self, head: Wanted, mut ranges: Vec<ChunkRange>, object: &ReadObject) -> Admission {
+        while let Err(kind) = self.start_merged_read(&ranges, object) {
+            if ranges.len() == 1 || !self.idle() {
+                let takes = ranges.iter().map(|range| self.takes_decoded(range.handle));
                 let (host_decoded, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
-                let staging = host_decoded + arena::rounded(span_of(&members).1);
+                let staging = host_decoded + arena::rounded(span_of(&ranges).1);
                 self.shortage = Some(MemoryShortage { staging, slots, kind, batch: head.batch });
                 return Admission::NoRoom;
             }
             // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
             // The ranges that this attempt took and gave back may lie in the middle of the memory.
             self.memory.join_free();
-            let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
-            let half = members.len() / 2;
-            members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
-            if members.len() == 1 && object.name.is_some() && self.shared.cache.is_none() {
+            let at = ranges.iter().position(|range| range.handle == head.handle).unwrap_or(0);
+            let half = ranges.len() / 2;
+            ranges = if at < half { ranges[..half].to_vec() } else { ranges[half..].to_vec() };
+            if ranges.len() == 1 && object.name.is_some() && self.shared.cache.is_none() {
                 return self.admit_unmerged(head);
             }
         }
@@ -198,8 +198,8 @@ impl Scheduler {
             }
         }
         // Writers that encode in parallel store the chunks of a shard in any order.
-        all.sort_unstable_by_key(|m| m.offset);
-        let at = all.iter().position(|m| m.handle == own.handle).unwrap_or(0);
+        all.sort_unstable_by_key(|range| range.offset);
+        let at = all.iter().position(|range| range.handle == own.handle).unwrap_or(0);
         let merge = if self.chunks[head.handle].info().remote { MERGE_REMOTE } else { MERGE_LOCAL };
         let together = merge.around(at, all.len(), |i| (all[i].offset, all[i].len));
         all.truncate(together.end);
@@ -207,14 +207,14 @@ impl Scheduler {
         all
     }
 
-    /// Reserves memory for all members and starts the read.
+    /// Reserves memory for the chunks of all ranges, and starts the read that brings them.
     ///
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
-    fn admit_members(&mut self, members: &[ChunkRange], object: &ReadObject) -> Result<(), MemoryKind> {
-        let (from, bytes) = span_of(members);
+    fn start_merged_read(&mut self, ranges: &[ChunkRange], object: &ReadObject) -> Result<(), MemoryKind> {
+        let (from, bytes) = span_of(ranges);
         let to = self.memory.take_staging(bytes).ok_or(MemoryKind::Staging)?;
-        let gds_buffer = match self.reserve_members(members, bytes) {
+        let gds_buffer = match self.reserve_all(ranges, bytes) {
             Ok(gds_buffer) => gds_buffer,
             Err(kind) => {
                 self.memory.give_back(to);
@@ -226,26 +226,26 @@ impl Scheduler {
             offset: (offset - from) as usize,
             len: Some(len as usize),
         };
-        let first = members[0].handle;
-        let mut read = ReadState::new(members.iter().map(chunk).collect(), self.chunks[first].info().remote);
+        let first = ranges[0].handle;
+        let mut read = ReadState::new(ranges.iter().map(chunk).collect(), self.chunks[first].info().remote);
         (read.gds_buffer, read.object) = (gds_buffer, object.clone());
         self.read(read, to, ReadRange::From(from), self.chunks[first].id());
         Ok(())
     }
 
-    /// Reserves memory for the decoded bytes of all members, and for the `bytes` of their read in the GDS buffer, if it
-    /// is read there.
+    /// Reserves memory for the decoded bytes of all these chunks, and for the `bytes` of their read in the GDS buffer,
+    /// if it is read there.
     ///
     /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
-    fn reserve_members(&mut self, members: &[ChunkRange], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
-        let release = |scheduler: &mut Self, members: &[ChunkRange]| {
-            members.iter().for_each(|m| scheduler.release_decoded(m.handle));
+    fn reserve_all(&mut self, ranges: &[ChunkRange], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
+        let release = |scheduler: &mut Self, ranges: &[ChunkRange]| {
+            ranges.iter().for_each(|range| scheduler.release_decoded(range.handle));
         };
-        for (i, member) in members.iter().enumerate() {
-            self.reserve_decoded(member.handle).inspect_err(|_| release(self, &members[..i]))?;
+        for (i, range) in ranges.iter().enumerate() {
+            self.reserve_decoded(range.handle).inspect_err(|_| release(self, &ranges[..i]))?;
         }
-        self.reserve_gds_buffer(members[0].handle, bytes).inspect_err(|_| release(self, members))
+        self.reserve_gds_buffer(ranges[0].handle, bytes).inspect_err(|_| release(self, ranges))
     }
 
     /// Returns the range of an inner chunk (`None`: it is missing), after checking that the chunk may have this size.
@@ -272,9 +272,9 @@ impl Scheduler {
     }
 }
 
-/// Returns the offset of the first member in the object, and the bytes from there to the end of the last member.
-fn span_of(members: &[ChunkRange]) -> (u64, usize) {
-    let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
-    let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
+/// Returns the offset of the first range in the object, and the bytes from there to the end of the last range.
+fn span_of(ranges: &[ChunkRange]) -> (u64, usize) {
+    let from = ranges.iter().map(|range| range.offset).min().unwrap_or(0);
+    let to = ranges.iter().map(|range| range.offset + range.len).max().unwrap_or(0);
     (from, (to - from) as usize)
 }

@@ -19,8 +19,8 @@ impl RandomWorld<'_> {
         if !self.memory.holds(bytes) {
             return Ok(());
         }
-        let members = self.reads.get(&read).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
-        if !members.contains(&(id, bytes.address)) {
+        let chunks = self.reads.get(&read).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
+        if !chunks.contains(&(id, bytes.address)) {
             return Err(Error::runtime(format!(
                 "{id:?} is decoded from {bytes:?}, but read {read} brought it elsewhere"
             )));

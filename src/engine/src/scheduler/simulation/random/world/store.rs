@@ -18,12 +18,12 @@ impl RandomWorld<'_> {
         let state =
             scheduler.reads.get(read.id).ok_or_else(|| Error::runtime("a read that the scheduler doesn't know"))?;
         let chunk = |handle: Handle| scheduler.chunks[handle].id();
-        let members = state.chunks.iter().map(|c| (chunk(c.handle), to.address + c.offset as u64));
-        let members: Vec<_> = members.collect();
+        let chunks = state.chunks.iter().map(|c| (chunk(c.handle), to.address + c.offset as u64));
+        let chunks: Vec<_> = chunks.collect();
         if state.in_place {
-            self.in_place.extend(members.iter().map(|&(id, _)| (id, read.id)));
+            self.in_place.extend(chunks.iter().map(|&(id, _)| (id, read.id)));
         }
-        self.reads.insert(read.id, members);
+        self.reads.insert(read.id, chunks);
         self.memory.begin(to, Held::Reading(read.id))?;
         for (id, slot) in uploaded(read, scheduler) {
             self.memory.begin(slot, Held::Decoding(id))?;
@@ -38,7 +38,7 @@ impl RandomWorld<'_> {
         copying: bool,
         scheduler: &Scheduler,
     ) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
-        let members = self.reads.get(&read.id).cloned().unwrap_or_default();
+        let chunks = self.reads.get(&read.id).cloned().unwrap_or_default();
         let (id, to) = (read.id, Span::from(&lease));
         if copying {
             for (id, slot) in uploaded(&read, scheduler) {
@@ -56,7 +56,7 @@ impl RandomWorld<'_> {
         let in_shard = matches!(read.range, ReadRange::From(_));
         if self.random.chance(self.faults.read) {
             abandon(self)?;
-            self.failed.extend(members.iter().map(|m| m.0));
+            self.failed.extend(chunks.iter().map(|chunk| chunk.0));
             // A shard that vanishes while it is read is a failure. If another object vanishes, the read itself is an
             // error.
             let result = if in_shard && read.object.name.is_none() && self.random.chance(0.3) {
@@ -66,17 +66,17 @@ impl RandomWorld<'_> {
             };
             return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result })], None));
         }
-        if !in_shard && self.missing.chunk(members[0].0) {
+        if !in_shard && self.missing.chunk(chunks[0].0) {
             abandon(self)?;
             return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(None) })], None));
         }
         let len = match read.range {
-            ReadRange::Whole => self.whole(members[0].0),
+            ReadRange::Whole => self.whole(chunks[0].0),
             ReadRange::Exact | ReadRange::From(_) => to.len,
         };
         if len > to.len {
             // Nothing is read. The memory may be too small for an oversized chunk.
-            self.failed.insert(members[0].0);
+            self.failed.insert(chunks[0].0);
             abandon(self)?;
             return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(Some(len)) })], None));
         }
