@@ -11,8 +11,8 @@
 //! | the samples' extents, and the outputs' shapes | [`geometry`] |
 //! | which chunks a batch needs, and which elements of each | [`plan`], `chunk_index` |
 //! | how memory is divided | [`budget`] |
-//! | deciding what is read, decoded and kept, and when | `scheduler`, which talks to the other modules through
-//! `messages` |
+//! | deciding what is read, decoded and kept, and when | `scheduler` |
+//! | what the scheduler and its workers send each other | `messages` |
 //! | reading encoded chunks, through the [`cache`] | `io` |
 //! | decoding | [`codec`] on the CPU, in the threads of `cpu`; `gpu` |
 //! | finishing outputs: masks, scales, casts, crops | [`assemble`] on the CPU; `gpu` |
