@@ -5,20 +5,16 @@
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::chunk_index::{ChunkIndex, Plan};
 use crate::error::Result;
-use crate::messages::Shared;
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, IdHasher};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::WantedChunk;
-use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
+use crate::scheduler::simulation::{self, Config};
 use crate::spec::Spec;
-use crate::stats::Stats;
 
 /// Limit on samples that are simulated. A longer epoch is extrapolated from its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
@@ -142,14 +138,7 @@ pub(crate) fn reads_per_chunk(
 ) -> Result<Reads> {
     let batch = spec.batch_size as u64;
     let chunk_index = &unstarted.chunk_index;
-    let shared = Shared {
-        chunk_index: Arc::clone(chunk_index),
-        ops: Arc::new(unstarted.ops.clone()),
-        stats: Arc::new(Stats::default()),
-        cache: None,
-        events: crossbeam_channel::unbounded().0,
-        stop: Arc::new(AtomicBool::new(false)),
-    };
+    let shared = simulation::shared(chunk_index, unstarted.ops.clone());
     let mut rehearsal = Rehearsal::new(&shared, config);
     let samples = order.epoch_samples();
     let mut planning = Planning { order: order.clone(), chunk_index, batch, samples, next: 0, batches: 0, uses: 0 };

@@ -51,7 +51,7 @@ use needs::{gds_buffer, rules};
 use opening::UnstartedReader;
 use planning::plan_batches;
 use progress::Progress;
-use reserve::Memory;
+use reserve::Reserved;
 
 /// Bytes of host memory of [`Reader::small`].
 const SMALL: u64 = 64 << 20;
@@ -162,12 +162,12 @@ impl Reader {
             events: events.clone(),
             stop: Arc::clone(&stop),
         };
-        let memory = match &device {
-            None => Memory::on_host(&budget, &outputs, spec.batch_size)?,
-            Some(device) => Memory::on_device(device, &budget, &needs, &shared, cufile)?,
+        let Reserved { lanes, memory } = match &device {
+            None => reserve::on_host(&budget, &outputs, spec.batch_size)?,
+            Some(device) => reserve::on_device(device, &budget, &needs, &shared, cufile)?,
         };
         let rules = rules(spec, &needs, &order, &budget);
-        let copy_lanes = memory.lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
+        let copy_lanes = lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
         // A model that trains on the GPU has threads of its own, to which ours leave the cores.
         let background = spec.device != Device::Cpu;
@@ -175,15 +175,10 @@ impl Reader {
             rules,
             fetch: Box::new(FetchPool::new(rules.reads, background, copy_lanes, &shared)?),
             decode: Box::new(DecodePool::new(budget.host.threads, background, &shared)?),
-            lanes: memory.lanes,
-            staging: memory.staging,
-            slots: memory.slots,
-            gds_buffer: memory.gds_buffer,
-            gds: memory.gds,
-            pools: memory.pools,
+            lanes,
+            memory,
             plan,
             finished: finished_sender,
-            memory: memory.owned,
             shared: shared.clone(),
         };
         let (planner, started) = bounded(1);

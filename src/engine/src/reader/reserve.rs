@@ -10,61 +10,47 @@ use crate::gpu::driver::{CuFile, Device};
 use crate::memory::arena::Arena;
 use crate::memory::{HostArena, HostBlock, Pool};
 use crate::messages::{Lanes, Shared};
-use crate::scheduler::DeviceArena;
+use crate::scheduler::{DeviceArena, ReaderMemory};
 
-/// The memory of a reader, reserved.
-pub(super) struct Memory {
-    // The first field is dropped first: lanes use the memory of the other fields.
+/// The memory of a reader, and the lanes that use it.
+pub(super) struct Reserved {
+    // The first field is dropped first: lanes use the memory.
     pub lanes: Option<Box<dyn Lanes>>,
-    pub staging: HostArena,
-    pub slots: Option<DeviceArena>,
-    pub gds_buffer: Option<DeviceArena>,
-    /// Whether GPUDirect Storage reads files to the device.
-    pub gds: bool,
-    pub pools: Vec<Arc<Pool>>,
-    pub owned: Vec<Box<dyn Send>>,
+    pub memory: ReaderMemory,
 }
 
-impl Memory {
-    /// Reserves host memory, for batches of `batch_size` samples that are delivered to the CPU.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn on_host(budget: &Budget, outputs: &[OutputInfo], batch_size: usize) -> Result<Self> {
-        let staging = HostArena::new(HostBlock::map(budget.host.block)?);
-        let pool = |o: &OutputInfo| Pool::new(o.batch_bytes(batch_size), budget.host.idle);
-        Ok(Self {
-            staging,
-            slots: None,
-            gds_buffer: None,
-            gds: false,
-            pools: outputs.iter().map(pool).collect(),
-            lanes: None,
-            owned: Vec::new(),
-        })
-    }
+/// Reserves host memory, for batches of `batch_size` samples that are delivered to the CPU.
+///
+/// # Errors
+/// If the system refuses.
+pub(super) fn on_host(budget: &Budget, outputs: &[OutputInfo], batch_size: usize) -> Result<Reserved> {
+    let staging = HostArena::new(HostBlock::map(budget.host.block)?);
+    let pool = |o: &OutputInfo| Pool::new(o.batch_bytes(batch_size), budget.host.idle);
+    let pools = outputs.iter().map(pool).collect();
+    let memory = ReaderMemory { staging, slots: None, gds_buffer: None, gds: false, pools, owned: Vec::new() };
+    Ok(Reserved { lanes: None, memory })
+}
 
-    /// Reserves memory for batches that are delivered to a device, and starts the lanes.
-    ///
-    /// # Errors
-    /// If memory can't be had, or the device fails.
-    pub fn on_device(
-        device: &Arc<Device>,
-        budget: &Budget,
-        needs: &Needs,
-        shared: &Shared,
-        cufile: Option<&'static CuFile>,
-    ) -> Result<Self> {
-        let g = gpu::open(device, budget, needs, shared, cufile)?;
-        let arena = |(base, bytes): (u64, usize)| DeviceArena { arena: Arena::new(bytes), base };
-        Ok(Self {
-            staging: HostArena::new(g.staging),
-            slots: Some(arena(g.slots)),
-            gds_buffer: g.gds_buffer.map(arena),
-            gds: cufile.is_some(),
-            pools: Vec::new(),
-            lanes: Some(g.lanes),
-            owned: g.owned,
-        })
-    }
+/// Reserves memory for batches that are delivered to a device, and starts the lanes.
+///
+/// # Errors
+/// If memory can't be had, or the device fails.
+pub(super) fn on_device(
+    device: &Arc<Device>,
+    budget: &Budget,
+    needs: &Needs,
+    shared: &Shared,
+    cufile: Option<&'static CuFile>,
+) -> Result<Reserved> {
+    let g = gpu::open(device, budget, needs, shared, cufile)?;
+    let arena = |(base, bytes): (u64, usize)| DeviceArena { arena: Arena::new(bytes), base };
+    let memory = ReaderMemory {
+        staging: HostArena::new(g.staging),
+        slots: Some(arena(g.slots)),
+        gds_buffer: g.gds_buffer.map(arena),
+        gds: cufile.is_some(),
+        pools: Vec::new(),
+        owned: g.owned,
+    };
+    Ok(Reserved { lanes: Some(g.lanes), memory })
 }

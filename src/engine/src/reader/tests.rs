@@ -23,6 +23,23 @@ fn store(folder: &Path) {
     }
 }
 
+/// Writes an array of Zarr v2 with one row for each of `chunks`, which are stored as they are. A row has `len` elements
+/// of the type `dtype`. `codecs` has the compressor, or a list of filters and the compressor.
+pub(super) fn write_v2(folder: &Path, dtype: &str, len: usize, codecs: &serde_json::Value, chunks: &[Vec<u8>]) {
+    let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
+        Some([filters @ .., compressor]) => (serde_json::json!(filters), compressor),
+        _ => (serde_json::Value::Null, codecs),
+    };
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [chunks.len(), len], "chunks": [1, len], "dtype": dtype, "fill_value": 0,
+        "order": "C", "filters": filters, "compressor": compressor,
+    });
+    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
+    for (i, chunk) in chunks.iter().enumerate() {
+        std::fs::write(folder.join(format!("{i}.0")), chunk).unwrap();
+    }
+}
+
 fn spec(folder: &Path) -> Spec {
     Spec::default().with(|s| {
         s.source.paths = vec![folder.to_str().unwrap().to_owned()];

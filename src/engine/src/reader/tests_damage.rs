@@ -6,6 +6,7 @@ use std::path::Path;
 use zarrs::array::codec::{BloscCodec, BloscCompressor, BloscShuffleMode};
 use zarrs::array::{BytesToBytesCodecTraits, CodecOptions};
 
+use super::tests::write_v2;
 use super::{DeviceBuffers, Reader};
 use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
 use crate::error::Result;
@@ -16,21 +17,9 @@ use crate::spec::{Device, DimKey, Spec};
 /// Elements of a chunk.
 const ELEMENTS: usize = 30_011;
 
-/// Writes an array of int32 with these chunks, in Zarr format 2. `codecs` is its compressor, or a list of its filters
-/// and its compressor.
+/// Writes an array of int32, see [`write_v2`].
 fn store(folder: &Path, codecs: &serde_json::Value, chunks: &[Vec<u8>]) {
-    let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
-        Some([filters @ .., compressor]) => (serde_json::json!(filters), compressor),
-        _ => (serde_json::Value::Null, codecs),
-    };
-    let metadata = serde_json::json!({
-        "zarr_format": 2, "shape": [chunks.len(), ELEMENTS], "chunks": [1, ELEMENTS], "dtype": "<i4", "fill_value": 0,
-        "order": "C", "filters": filters, "compressor": compressor,
-    });
-    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
-    for (i, chunk) in chunks.iter().enumerate() {
-        std::fs::write(folder.join(format!("{i}.0")), chunk).unwrap();
-    }
+    write_v2(folder, "<i4", ELEMENTS, codecs, chunks);
 }
 
 fn open(folder: &Path, device: Device) -> Reader {

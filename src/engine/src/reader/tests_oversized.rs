@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Reader;
 use super::opening::UnstartedReader;
+use super::tests::write_v2;
 use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
 use crate::error::Result;
 use crate::spec::Spec;
@@ -101,22 +102,6 @@ fn shard(chunk: Vec<u8>, gap: usize) -> Vec<u8> {
     [vec![5; gap], chunk, sealed(index)].concat()
 }
 
-/// Writes an array of these chunks in Zarr format 2.
-fn write_v2(folder: &Path, codecs: &Value, chunks: &[Vec<u8>]) {
-    let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
-        Some([filters @ .., compressor]) => (json!(filters), compressor),
-        _ => (Value::Null, codecs),
-    };
-    let metadata = json!({
-        "zarr_format": 2, "shape": [chunks.len(), LEN], "chunks": [1, LEN], "dtype": "|u1", "fill_value": 0,
-        "order": "C", "filters": filters, "compressor": compressor,
-    });
-    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
-    for (i, chunk) in chunks.iter().enumerate() {
-        std::fs::write(folder.join(format!("{i}.0")), chunk).unwrap();
-    }
-}
-
 /// Writes an array of these shards. Each has two chunks, one for each row.
 fn write_shards(folder: &Path, inner: &Value, outer: &Value, shards: &[Vec<u8>]) {
     let mut codecs = vec![json!({"name": "sharding_indexed", "configuration": {
@@ -175,7 +160,7 @@ fn chunks_of_every_codec_that_are_longer_than_usual() {
         let dir = tempfile::tempdir().unwrap();
         // Long chunks come between usual ones, in the order of need.
         let chunks: Vec<_> = (0..9).map(|i| if i % 4 == 1 { long(&data(i)) } else { usual(&data(i)) }).collect();
-        write_v2(dir.path(), &codecs, &chunks);
+        write_v2(dir.path(), "|u1", LEN, &codecs, &chunks);
         let expected: Vec<_> = (0..18).map(|i| data(i % 9)).collect();
         let found = read(spec(dir.path()), 18).unwrap_or_else(|e| panic!("{codecs}: {e}"));
         assert!(found == expected, "{codecs}");
@@ -211,7 +196,7 @@ fn memory_is_enough_or_the_limit_that_would_be_is_named() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let long = long_zstd(&data(1), 3 << 20);
     let usual = |i| zstd(&data(i), 3, true, true);
-    write_v2(dirs[0].path(), &json!({"id": "zstd"}), &[usual(0), long.clone(), usual(2)]);
+    write_v2(dirs[0].path(), "|u1", LEN, &json!({"id": "zstd"}), &[usual(0), long.clone(), usual(2)]);
     write_shards(dirs[1].path(), &json!(["bytes", "zstd"]), &json!([]), &[shard(usual(0), 0), shard(long, 0)]);
     for (dir, samples, bad) in [(&dirs[0], 3, 1), (&dirs[1], 4, 2)] {
         let with = |limit| spec(dir.path()).with(|s| s.resources.host_memory_limit = Some(limit));
@@ -238,7 +223,7 @@ fn lengths_that_no_encoder_can_reach_are_damage() {
     let dir = tempfile::tempdir().unwrap();
     let chunk = vec![0; 2 * LEN];
     for (codecs, most) in [(json!({"id": "lz4"}), 5039), (json!({"id": "crc32"}), 5004), (Value::Null, 5000)] {
-        write_v2(dir.path(), &codecs, std::slice::from_ref(&chunk));
+        write_v2(dir.path(), "|u1", LEN, &codecs, std::slice::from_ref(&chunk));
         let error = read(spec(dir.path()), 1).unwrap_err();
         assert!(error.message().contains(&most.to_string()) && error.message().contains("10000"), "{error}");
     }
@@ -247,7 +232,7 @@ fn lengths_that_no_encoder_can_reach_are_damage() {
 #[test]
 fn a_value_that_grows_while_it_is_read_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
-    write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
+    write_v2(dir.path(), "|u1", LEN, &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
     let mut unstarted = UnstartedReader::new(&spec).unwrap();
     // The value has one byte more whenever its size is asked for.

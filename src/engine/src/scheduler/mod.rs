@@ -49,7 +49,7 @@ use batches::{Batches, JobSource, set_addresses};
 use chunks::{ChunkState, Chunks};
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::{ReadChunk, Reads};
-pub(crate) use setup::{DeviceArena, Rules, Setup};
+pub(crate) use setup::{DeviceArena, ReaderMemory, Rules, Setup};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
 use task_limit::TaskLimit;
@@ -85,6 +85,7 @@ pub(crate) struct Scheduler {
     backends: Backends,
     shared: Shared,
     rules: Rules,
+    /// Whether GPUDirect Storage reads local files to the device.
     gds: bool,
     plan: Sender<()>,
     finished: Sender<Finished>,
@@ -110,7 +111,8 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
-        let Setup { shared, rules, fetch, decode, lanes, staging, slots, gds_buffer, gds, .. } = setup;
+        let Setup { shared, rules, fetch, decode, lanes, memory, plan, finished } = setup;
+        let ReaderMemory { staging, slots, gds_buffer, gds, pools, owned } = memory;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
         let max_waiting = if lanes.is_some() { rules.max_active } else { 0 };
         let tasks = match rules.first_shared_tasks {
@@ -120,7 +122,7 @@ impl Scheduler {
         let sharing = Sharing::new(tasks, max_waiting, rules.several_shards);
         Self {
             chunks: Chunks::default(),
-            batches: Batches::new(rules, lanes.is_none().then_some(setup.pools)),
+            batches: Batches::new(rules, lanes.is_none().then_some(pools)),
             reads: Reads::new(rules.reads),
             shards: Shards::new(rules.index_limit, rules.largest_index),
             memory: ChunkMemory::new(staging, slots, gds_buffer),
@@ -133,9 +135,9 @@ impl Scheduler {
             shared,
             rules,
             gds,
-            plan: setup.plan,
-            finished: setup.finished,
-            blocks: setup.memory,
+            plan,
+            finished,
+            blocks: owned,
         }
     }
 

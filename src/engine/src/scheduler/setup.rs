@@ -55,6 +55,15 @@ pub(crate) struct Setup {
     pub decode: Box<dyn Decode>,
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
+    // The workers above use this memory until they are dropped.
+    pub memory: ReaderMemory,
+    /// Each message asks the planner for one more batch.
+    pub plan: Sender<()>,
+    pub finished: Sender<Finished>,
+}
+
+/// The memory of a reader, reserved.
+pub(crate) struct ReaderMemory {
     /// Memory for encoded chunks, in host memory (page-locked for a GPU).
     pub staging: HostArena,
     /// Device memory for decoded chunks, if batches are assembled there. `None`: they are in `staging`.
@@ -65,11 +74,8 @@ pub(crate) struct Setup {
     pub gds: bool,
     /// Buffers for outputs, if batches are delivered to the CPU.
     pub pools: Vec<Arc<Pool>>,
-    /// Each message asks the planner for one more batch.
-    pub plan: Sender<()>,
-    pub finished: Sender<Finished>,
-    /// Owns the memory to which `slots` and `gds_buffer` refer.
-    pub memory: Vec<Box<dyn Send>>,
+    /// Owns the memory to which `slots` and `gds_buffer` refer. It is dropped in this order.
+    pub owned: Vec<Box<dyn Send>>,
 }
 
 /// A block of device memory for chunks: its allocator, and the address of its first byte.

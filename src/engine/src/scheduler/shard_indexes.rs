@@ -40,10 +40,13 @@ pub(crate) enum IndexPending {
 /// The shard indexes of one reader. Indexes of stores (manifests, reference files) are tracked here too, though their
 /// stores keep them.
 pub(crate) struct Shards {
+    /// The indexes that are in memory or being read.
     states: HashMap<ShardId, IndexState, BuildHasherDefault<IdHasher>>,
     /// Shards whose index is in memory, oldest first, with the bytes of their indexes.
     known: VecDeque<(ShardId, usize)>,
+    /// The sum of these bytes.
     bytes: usize,
+    /// Most bytes of indexes that are kept.
     limit: usize,
     /// Bytes of the largest index.
     largest: usize,
@@ -166,10 +169,13 @@ mod tests {
         ShardId { array: 0, part: 0, index }
     }
 
+    /// An index of ten inner chunks.
+    fn known() -> Option<Known> {
+        Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })))
+    }
+
     #[test]
     fn read_once_and_kept_within_the_limit() {
-        let known =
-            || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(1000, 368);
         assert_eq!(shards.get(shard(0), 1).err(), Some(IndexPending::MustRead));
         assert_eq!(shards.get(shard(0), 2).err(), Some(IndexPending::Waits), "the second waits for the same read");
@@ -188,8 +194,6 @@ mod tests {
 
     #[test]
     fn an_index_that_chunks_wait_for_is_not_dropped() {
-        let known =
-            || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(400, 368);
         assert_eq!(shards.get(shard(0), 0).err(), Some(IndexPending::MustRead));
         assert_eq!(shards.get(shard(1), 1).err(), Some(IndexPending::NoRoom), "one at a time");

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::json;
 
@@ -14,13 +14,12 @@ use crate::chunk_index::{Entries, Plan, ShardIndex};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
-use crate::messages::{Event, ReadDone, Shared};
+use crate::messages::{Event, ReadDone};
 use crate::order::{Order, Sample};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::Scheduler;
-use crate::scheduler::simulation::{SimulatedWork, Simulation, World, wave_events};
+use crate::scheduler::simulation::{SimulatedWork, Simulation, World, shared, wave_events};
 use crate::spec::{Device, DimKey, Spec};
-use crate::stats::Stats;
 use crate::store::Latency;
 
 /// A field of 721 x 1440 is a shard of 63 inner chunks of about 64 KiB.
@@ -63,14 +62,7 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     store.add("t2m", &array(), ChunkLocations::Keys);
     let reader = UnstartedReader::of(&spec, Dataset::of_stores(&spec, vec![Arc::new(store)])?)?;
     let config = simulated(&spec, &reader.needs, &reader.order, &MachineMemory::default())?;
-    let shared = Shared {
-        chunk_index: Arc::clone(&reader.chunk_index),
-        ops: Arc::new(reader.ops.clone()),
-        stats: Arc::new(Stats::default()),
-        cache: None,
-        events: crossbeam_channel::unbounded().0,
-        stop: Arc::new(AtomicBool::new(false)),
-    };
+    let shared = shared(&reader.chunk_index, reader.ops.clone());
     let bytes: Vec<_> = reader.outputs.iter().map(|output| output.batch_bytes(BATCH)).collect();
     let mut simulation = Simulation::new(&shared, config, &bytes);
     let mut world = Prompt { reader: &reader, order: reader.order.clone(), next: 0, plans: VecDeque::new() };

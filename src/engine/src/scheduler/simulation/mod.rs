@@ -22,6 +22,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dali_zarr_kernels::Layout;
 
+use crate::assemble::Ops;
 use crate::batch::DeviceBuffers;
 use crate::budget::{Budget, DeviceBudget};
 use crate::chunk_index::{ChunkIndex, Plan, ShardId};
@@ -29,7 +30,8 @@ use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
 use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
-use crate::scheduler::{DeviceArena, Finished, Rules, Scheduler, Setup};
+use crate::scheduler::{DeviceArena, Finished, ReaderMemory, Rules, Scheduler, Setup};
+use crate::stats::Stats;
 use shutdown::{Block, Ending, Threads};
 
 /// The memory and the workers of a simulated reader.
@@ -95,6 +97,18 @@ pub(crate) enum SimulatedWork {
     Wave { lane: usize, wave: Wave, copied: bool },
     /// The host lends this set of device buffers again.
     Lend(u64),
+}
+
+/// Makes what the threads of a simulated reader share: there is no cache, and nobody hears events.
+pub(crate) fn shared(chunk_index: &Arc<ChunkIndex>, ops: Ops) -> Shared {
+    Shared {
+        chunk_index: Arc::clone(chunk_index),
+        ops: Arc::new(ops),
+        stats: Arc::new(Stats::default()),
+        cache: None,
+        events: unbounded().0,
+        stop: Arc::new(AtomicBool::new(false)),
+    }
 }
 
 /// Returns the events with which a task ends whose chunks all have this result.
@@ -224,14 +238,16 @@ impl Simulation {
             fetch: Box::new(backend()),
             decode: Box::new(backend()),
             lanes: config.gpu.map(|_| Box::new(backend()) as Box<dyn Lanes>),
-            staging,
-            slots: config.gpu.map(|gpu| arena(gpu.slots, SLOTS)),
-            gds_buffer: gds_buffer.map(|bytes| arena(bytes, GDS_BUFFER)),
-            gds: gds_buffer.is_some(),
-            pools,
+            memory: ReaderMemory {
+                staging,
+                slots: config.gpu.map(|gpu| arena(gpu.slots, SLOTS)),
+                gds_buffer: gds_buffer.map(|bytes| arena(bytes, GDS_BUFFER)),
+                gds: gds_buffer.is_some(),
+                pools,
+                owned: vec![Box::new(Block(Arc::clone(&ending)))],
+            },
             plan,
             finished: finished_sender,
-            memory: vec![Box::new(Block(Arc::clone(&ending)))],
         });
         let mut simulation = Self {
             scheduler,

@@ -16,14 +16,14 @@ use std::sync::atomic::AtomicBool;
 use serde_json::{Value, json};
 
 use super::memory::MemoryKind;
-use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation, task_events, wave_events};
+use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation, shared, task_events, wave_events};
 use super::{Finished, Rules};
 use crate::budget::MachineMemory;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::memory::Lease;
-use crate::messages::{Event, Read, ReadDone, Shared, Take, Task, Wave, WaveLimits};
+use crate::messages::{Event, Read, ReadDone, Take, Task, Wave, WaveLimits};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
@@ -165,18 +165,10 @@ impl Bench {
         let mut rules = Rules { shared_tasks: 0, ..with_few_batches(config.rules) };
         change(&mut rules);
         let config = Config { staging, gpu, rules, ..config };
-        let stats = Arc::new(Stats::default());
-        let shared = Shared {
-            chunk_index: Arc::clone(&unstarted.chunk_index),
-            ops: Arc::new(unstarted.ops),
-            stats: Arc::clone(&stats),
-            cache: None,
-            events: crossbeam_channel::unbounded().0,
-            stop: Arc::new(AtomicBool::new(false)),
-        };
+        let shared = shared(&unstarted.chunk_index, unstarted.ops);
         let output_bytes: Vec<_> = unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
         let simulation = Simulation::new(&shared, config, &output_bytes);
-        Self { simulation, stats, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
+        Self { simulation, stats: shared.stats, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
     }
 
     /// Returns the bytes that are reserved for the encoded bytes of a chunk.

@@ -17,26 +17,23 @@ mod world;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use self::faults::{Faults, MissingKeys};
 use self::world::RandomWorld;
 use super::expected::Batched;
 use super::memory::Memory;
 use super::shutdown::Late;
-use super::{Config, Simulation};
+use super::{Config, Simulation, shared};
 use crate::assemble::Ops;
 use crate::chunk_index::ChunkIndex;
 use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::memory::arena::Range;
-use crate::messages::Shared;
 use crate::order::{Order, Sample};
 use crate::random::{GOLDEN, below, key, mix};
 use crate::scheduler::Scheduler;
 use crate::scheduler::chunks::ChunkState;
 use crate::scheduler::memory::MemoryKind;
-use crate::stats::Stats;
 
 /// Random numbers from a seed.
 pub(crate) struct Random(u64);
@@ -108,14 +105,7 @@ pub(crate) struct Lived {
 /// If the scheduler breaks a promise.
 pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> Result<Lived> {
     let SimulatedReader { chunk_index, ops, order, first_sample, batch_size, output_bytes, config } = reader;
-    let shared = Shared {
-        chunk_index: Arc::clone(&chunk_index),
-        ops: Arc::new(ops),
-        stats: Arc::new(Stats::default()),
-        cache: None,
-        events: crossbeam_channel::unbounded().0,
-        stop: Arc::new(AtomicBool::new(false)),
-    };
+    let shared = shared(&chunk_index, ops);
     let sound = random.chance(0.4);
     let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
     let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
