@@ -95,7 +95,9 @@ impl DeviceBudget {
 /// The numbers that a division chooses. All others follow from them.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
+    /// Batches in preparation.
     batches: usize,
+    /// Lanes that run waves at the same time.
     lanes: usize,
     /// Decoded bytes of one wave.
     wave: usize,
@@ -145,7 +147,9 @@ impl Shape {
 struct Shapes<'a> {
     needs: &'a Needs,
     device: &'a DeviceNeeds,
+    /// The numbers of batches that are tried.
     numbers_of_batches: Vec<usize>,
+    /// The sizes of waves that are tried.
     waves: Vec<Wave>,
 }
 

@@ -180,6 +180,7 @@ fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
 /// [`divide_for_gpu`].
 #[derive(Clone, Copy, Debug)]
 pub struct LimitFinder {
+    /// The smallest limit with which the reader runs.
     smallest: u64,
     /// Bytes that the block has with the smallest limit.
     least: usize,
@@ -187,6 +188,7 @@ pub struct LimitFinder {
     before_batches: usize,
     /// Bytes of all batches ahead.
     batches_ahead: usize,
+    /// Whether batches are delivered to a GPU.
     gpu: bool,
 }
 

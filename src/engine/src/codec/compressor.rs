@@ -5,7 +5,7 @@
 
 use super::chain::{Chain, OnGpu, Side, Size, Step};
 use super::lzma::Lzma;
-use super::single_stream::{Progress, Stream};
+use super::single_stream::{IncrementalDecoder, Progress};
 use super::{Compression, base64, blosc, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
@@ -143,7 +143,7 @@ impl Compressor {
 
     /// Opens a decoder of one stream that decodes to at most `limit` bytes. `Err` for LZ4, Blosc and base64, which have
     /// no streams.
-    fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
+    fn open(&self, limit: usize) -> Result<Box<dyn IncrementalDecoder>, String> {
         Ok(match self {
             Self::Common(Compression::Zstd) => Box::new(zstd_safe::DCtx::create()),
             Self::Common(Compression::Gzip) => Box::new(flate2::Decompress::new_gzip(15)),
@@ -219,7 +219,7 @@ enum Failure {
 }
 
 /// Decodes the stream at the start of `rest`, and advances `rest` to its end.
-fn one_stream(stream: &mut dyn Stream, rest: &mut &[u8], output: &mut Output<'_>) -> Result<(), Failure> {
+fn one_stream(stream: &mut dyn IncrementalDecoder, rest: &mut &[u8], output: &mut Output<'_>) -> Result<(), Failure> {
     // A decoder reports the end of a stream only if its output buffer isn't empty, even if no more bytes follow.
     let mut spare = [0; 1];
     loop {

@@ -8,7 +8,7 @@
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
-use super::single_stream::{Progress, Stream};
+use super::single_stream::{IncrementalDecoder, Progress};
 use crate::error::{Error, Result};
 use crate::json::shown;
 
@@ -66,7 +66,7 @@ impl Lzma {
     }
 
     /// Opens a decoder of one stream that decodes to at most `limit` bytes.
-    pub(super) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
+    pub(super) fn open(&self, limit: usize) -> Result<Box<dyn IncrementalDecoder>, String> {
         let memory = MEMORY.max((limit as u64).saturating_mul(4));
         let stream = match self {
             Self::Auto => liblzma::stream::Stream::new_auto_decoder(memory, 0),
@@ -85,7 +85,7 @@ impl Lzma {
     }
 }
 
-impl Stream for liblzma::stream::Stream {
+impl IncrementalDecoder for liblzma::stream::Stream {
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String> {
         let (read, written) = (self.total_in(), self.total_out());
         let status = match self.process(input, out, Action::Run) {

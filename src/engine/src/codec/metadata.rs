@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use zarrs::array::FillValue;
 
 use super::chain::{Chain, Side, Size, Step};
+use super::codec_entry::{CodecEntry, Format};
 use super::codec_list::{CodecList, unknown};
 use super::filters::{SwapBytes, Transpose};
-use super::given::{Format, Given};
 use super::registry::{Entry, find};
 use super::zarrs_codec::{ZarrsCodec, fill_value};
 use super::{ChunkFormat, decoded_bytes};
@@ -161,7 +161,7 @@ impl Building {
             None => return self.add_foreign(name, configuration),
         };
         self.check_place(name, on_bytes)?;
-        let given = Given { name, configuration, format: self.format, array: self.dtype, side: &self.side };
+        let given = CodecEntry { name, configuration, format: self.format, array: self.dtype, side: &self.side };
         if let Some(step) = make(&given)? {
             self.fill = None;
             self.push(step)?;

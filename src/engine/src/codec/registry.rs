@@ -7,9 +7,9 @@
 use serde_json::{Map, Value};
 
 use super::chain::Step;
+use super::codec_entry::{CodecEntry, Format};
 use super::compressor::Compressor;
 use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, ScaleOffset, Shuffle};
-use super::given::{Format, Given};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub(super) enum Entry {
 }
 
 /// Makes the step of a codec. `None` if decoding has nothing to do.
-pub(super) type Make = fn(&Given<'_>) -> Result<Option<Box<dyn Step>>>;
+pub(super) type Make = fn(&CodecEntry<'_>) -> Result<Option<Box<dyn Step>>>;
 
 /// All codecs, by their name in metadata without the prefix "numcodecs.".
 const CODECS: &[(&str, Entry)] = &[

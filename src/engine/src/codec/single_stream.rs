@@ -1,4 +1,4 @@
-//! Decoders of a single compressed stream, which take it piece by piece ([`Stream`]).
+//! Decoders of a single compressed stream, which take it piece by piece ([`IncrementalDecoder`]).
 
 /// What one step of a decoder did.
 pub(super) struct Progress {
@@ -11,12 +11,12 @@ pub(super) struct Progress {
 }
 
 /// A decoder of a single compressed stream.
-pub(super) trait Stream {
+pub(super) trait IncrementalDecoder {
     /// Decodes a part of `input` to `out`.
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String>;
 }
 
-impl Stream for flate2::Decompress {
+impl IncrementalDecoder for flate2::Decompress {
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String> {
         let (read, written) = (self.total_in(), self.total_out());
         let status = self.decompress(input, out, flate2::FlushDecompress::Finish).map_err(|e| e.to_string())?;
@@ -25,7 +25,7 @@ impl Stream for flate2::Decompress {
     }
 }
 
-impl Stream for bzip2::Decompress {
+impl IncrementalDecoder for bzip2::Decompress {
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String> {
         let (read, written) = (self.total_in(), self.total_out());
         let status = self.decompress(input, out).map_err(|e| e.to_string())?;
@@ -34,7 +34,7 @@ impl Stream for bzip2::Decompress {
     }
 }
 
-impl Stream for zstd_safe::DCtx<'_> {
+impl IncrementalDecoder for zstd_safe::DCtx<'_> {
     fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, String> {
         let mut input = zstd_safe::InBuffer::around(input);
         let mut output = zstd_safe::OutBuffer::around(out);

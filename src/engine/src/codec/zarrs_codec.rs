@@ -12,8 +12,8 @@ use zarrs::metadata::v3::MetadataV3;
 use zarrs::plugin::{PluginCreateError, ZarrVersion};
 
 use super::chain::{Side, Size, Step};
+use super::codec_entry::Format;
 use super::codec_list::{CodecList, unknown};
-use super::given::Format;
 use super::{damaged, wrong_size};
 use crate::dtype::DType;
 use crate::error::{Result, panic_text};

@@ -22,10 +22,14 @@ const MAX_CHUNK: usize = 1 << 44;
 
 /// How an array is cut into chunks, and how these are encoded and named.
 pub(super) struct Chunks {
+    /// See [`super::ArrayPart::grid`].
     pub grid: Vec<DimGrid>,
+    /// Decoded bytes of the largest chunk.
     pub largest_bytes: usize,
     pub format: ChunkFormat,
+    /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
+    /// How the keys of chunks, or of shards, are formed.
     pub keys: ChunkKeyEncoding,
 }
 

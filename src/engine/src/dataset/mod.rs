@@ -28,7 +28,7 @@ pub use grid::DimGrid;
 pub(crate) use listing::{Listed, Listing, list};
 pub use names::{DimNames, Unclear};
 pub use ome::Level;
-pub(crate) use own::{Lone, open_around};
+pub(crate) use own::{LoneArray, open_parent};
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
@@ -47,7 +47,7 @@ pub struct Dataset {
     pub arrays: Vec<ArrayInfo>,
     /// For each store: the location of its parent, where coordinates may be, if the store is the array of an array
     /// argument with its own store. Otherwise `None`.
-    pub around: Vec<Option<String>>,
+    pub parents: Vec<Option<String>>,
 }
 
 /// An array. It has one part in each store.
@@ -84,7 +84,7 @@ pub struct ArrayInfo {
 impl Dataset {
     /// Makes a dataset of one array in one store.
     pub(crate) fn of_array(store: &Arc<dyn Store>, array: ArrayInfo) -> Self {
-        Self { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] }
+        Self { stores: vec![Arc::clone(store)], arrays: vec![array], parents: vec![None] }
     }
 
     /// Opens the stores of `spec` and reads the metadata of its arrays.
@@ -135,8 +135,8 @@ impl Dataset {
         if spec.samples.ragged.is_none() && spec.samples.ragged_ends.is_none() {
             positions::name(spec, &mut arrays, &named, false);
         }
-        let around = vec![None; stores.len()];
-        Ok(Self { stores, arrays, around })
+        let parents = vec![None; stores.len()];
+        Ok(Self { stores, arrays, parents })
     }
 }
 

@@ -33,14 +33,14 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Datas
         here.map(want).collect()
     };
     let mut found: Vec<Option<(ArrayInfo, bool, Option<Level>)>> = all.iter().map(|_| None).collect();
-    let mut around = vec![None; stores.len()];
+    let mut parents = vec![None; stores.len()];
     let described = each_store(&stores, |i, store| describe(spec, &wanted(i), i, store));
     for (i, described) in described.into_iter().enumerate() {
         let (store, described) = described?;
         stores[i] = store;
         for (want, mut described) in wanted(i).into_iter().zip(described.into_iter().map(|(_, described)| described)) {
             if i >= of_path && described.part.is_root() {
-                around[i] = parent(&locations[i]);
+                parents[i] = parent(&locations[i]);
                 place(spec, &locations[i], &mut described)?;
             }
             let ArrayArgument { output, array } = all[want.at].1.clone();
@@ -56,7 +56,7 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Datas
     }
     Level::check_places(&levels)?;
     positions::name(spec, &mut arrays, &named, true);
-    Ok(Dataset { stores, arrays, around })
+    Ok(Dataset { stores, arrays, parents })
 }
 
 /// Returns the parent of a location. `None` if it has none, or the location has a query (`?`).
@@ -69,20 +69,20 @@ fn parent(location: &str) -> Option<String> {
 
 /// Opens the store at `location`, the parent of an array's store. `None` if that fails; the array can be read without
 /// it.
-pub(crate) fn open_around(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
+pub(crate) fn open_parent(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
     let options = if store::is_remote(location) { &*spec.source.storage_options } else { &[] };
     store::open(&[location.to_owned()], options, 1, ReadFiles::default()).ok()?.pop()
 }
 
 /// An array that is read alone from its own store.
-pub(crate) struct Lone {
+pub(crate) struct LoneArray {
     pub store: Arc<dyn Store>,
     pub array: ArrayInfo,
     /// The attributes of the array's group. Empty if they aren't known.
     pub group: serde_json::Map<String, serde_json::Value>,
 }
 
-impl Lone {
+impl LoneArray {
     /// Opens the array at `location`, or the only array of the store there, with the storage options of `spec` if the
     /// location is remote. `mask_and_scale`: whether values are decoded.
     ///
@@ -99,8 +99,8 @@ impl Lone {
         let mut dataset = Dataset::open(&of)?;
         let (store, array) = (dataset.stores.swap_remove(0), dataset.arrays.swap_remove(0));
         let found = if array.parts[0].is_root() {
-            let around = parent(location).and_then(|parent| open_around(spec, &parent));
-            around.map_or_else(|| Ok(serde_json::Map::new()), |around| group_attributes(&*around, ""))
+            let parent = parent(location).and_then(|parent| open_parent(spec, &parent));
+            parent.map_or_else(|| Ok(serde_json::Map::new()), |parent| group_attributes(&*parent, ""))
         } else {
             let name = array.name.trim_matches('/');
             group_attributes(&*store, name.rsplit_once('/').map_or("", |(group, _)| group))
@@ -116,7 +116,7 @@ impl Lone {
 
 /// Adds the OME-Zarr level of an array with its own store, from the attributes at the parent location.
 fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
-    let Some(store) = parent(location).and_then(|parent| open_around(spec, &parent)) else { return Ok(()) };
+    let Some(store) = parent(location).and_then(|parent| open_parent(spec, &parent)) else { return Ok(()) };
     let hierarchy = match metadata_error(Hierarchy::open(&*store)) {
         Ok(Some(hierarchy)) => hierarchy,
         Ok(None) => return Ok(()),

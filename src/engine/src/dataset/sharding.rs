@@ -21,7 +21,9 @@ pub struct Sharding {
     pub index_at_end: bool,
     /// Length of the encoded index in bytes.
     pub index_bytes: usize,
+    /// Whether the numbers of the index are big-endian.
     big_endian: bool,
+    /// Whether a CRC-32C follows the index.
     checksum: bool,
 }
 

@@ -72,7 +72,7 @@ impl Lane {
     pub fn new(
         index: usize,
         device: &Arc<Device>,
-        b: &DeviceBudget,
+        budget: &DeviceBudget,
         module: &Arc<Module>,
         ops: u64,
         fallback: Option<Arc<Mutex<PinnedBuffer>>>,
@@ -86,9 +86,9 @@ impl Lane {
             copied: Event::timed(device)?,
             decoded: Event::timed(device)?,
             assembled: Event::timed(device)?,
-            staging: DeviceBuffer::alloc(device, b.wave_encoded)?,
-            decoder: Decoder::new(device, module, b.workspace, zstd_decoder()?)?,
-            tables: Tables::new(device, b)?,
+            staging: DeviceBuffer::alloc(device, budget.wave_encoded)?,
+            decoder: Decoder::new(device, module, budget.workspace, zstd_decoder()?)?,
+            tables: Tables::new(device, budget)?,
             module: Arc::clone(module),
             ops,
             counters: shared
@@ -153,26 +153,30 @@ impl Lane {
         }
     }
 
+    /// Enqueues everything that a wave needs, and waits until it has ended. `outcomes` gets the result of each chunk.
+    ///
+    /// # Errors
+    /// If the lane itself failed: the device, or a bug.
     fn steps(&mut self, wave: &mut Wave, outcomes: &mut [Result<Layout>]) -> Result<()> {
         self.device.bind()?;
         for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
         }
-        let sorted = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream, encoded| {
+        let plan = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream, encoded| {
             self.decoder.takes(&self.tables, stream, encoded)
         });
-        let (copies, decodes) = (!wave.chunks.is_empty(), !sorted.streams.is_empty() || !sorted.refused.is_empty());
+        let (copies, decodes) = (!wave.chunks.is_empty(), !plan.streams.is_empty() || !plan.refused.is_empty());
         self.begun.record(&self.stream)?;
         let range = nvtx::range(c"dali_zarr copy");
         if copies {
-            self.copy(wave, &sorted)?;
+            self.copy(wave, &plan)?;
             self.copied.record(&self.stream)?;
         }
         drop(range);
         let staging = self.staging.ptr();
         let range = nvtx::range(c"dali_zarr decode");
-        self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
-        for &chunk in &sorted.refused {
+        self.decoder.start(&self.stream, &mut self.tables, wave, &plan.streams, staging)?;
+        for &chunk in &plan.refused {
             match self.decode_on_cpu(&wave.chunks[chunk], &wave.payloads[chunk].bytes) {
                 Ok(()) => self.fell_back += 1,
                 Err(e) => outcomes[chunk] = Err(e),
@@ -182,7 +186,7 @@ impl Lane {
         if decodes {
             self.decoded.record(&self.stream)?;
         }
-        for (i, &layout) in sorted.layouts.iter().enumerate() {
+        for (i, &layout) in plan.layouts.iter().enumerate() {
             if outcomes[i].is_ok() {
                 outcomes[i] = Ok(layout);
                 arrange(wave, i, layout);
@@ -197,7 +201,7 @@ impl Lane {
         let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.assembled.synchronize()?;
         drop(range);
-        self.decode_again(wave, &sorted, outcomes)?;
+        self.decode_again(wave, &plan, outcomes)?;
         let stats = &self.shared.stats;
         for (array, n) in self.counters.iter_mut().flat_map(Counters::found).enumerate() {
             stats.nans_replaced.add(array, n);
@@ -217,14 +221,14 @@ impl Lane {
     }
 
     /// Starts all copies to the device.
-    fn copy(&mut self, wave: &Wave, sorted: &WavePlan) -> Result<()> {
-        for &i in &sorted.direct {
+    fn copy(&mut self, wave: &Wave, plan: &WavePlan) -> Result<()> {
+        for &i in &plan.direct {
             let chunk = &wave.chunks[i];
             // SAFETY: the wave has the bytes until they are copied; the slot has room for the decoded chunk, and it was
             // checked that the bytes are no more.
             unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes)? };
         }
-        for &StagingCopy { source: from, offset, len } in &sorted.copies {
+        for &StagingCopy { source: from, offset, len } in &plan.copies {
             if offset + len > self.staging.len() {
                 return Err(Error::runtime(format!(
                     "internal error: a wave needs {} staging bytes of {}",
@@ -235,7 +239,7 @@ impl Lane {
             // SAFETY: as above; the range lies in the staging buffer.
             unsafe { copy_async(&self.stream, self.staging.ptr() + offset as u64, from, len)? };
         }
-        for (i, pieces) in sorted.pieces.chunks(self.tables.capacity().streams).enumerate() {
+        for (i, pieces) in plan.pieces.chunks(self.tables.capacity().streams).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;
             }
@@ -346,8 +350,8 @@ impl Lane {
 
     /// Decodes on the CPU the chunks that the GPU's decoders refused. Then runs all jobs of the wave again and waits:
     /// the first run counted NaNs in the refused chunks too, and the second one counts from zero.
-    fn decode_again(&mut self, wave: &mut Wave, sorted: &WavePlan, outcomes: &mut [Result<Layout>]) -> Result<()> {
-        let refused = self.decoder.failed(&mut self.tables, &sorted.streams);
+    fn decode_again(&mut self, wave: &mut Wave, plan: &WavePlan, outcomes: &mut [Result<Layout>]) -> Result<()> {
+        let refused = self.decoder.failed(&mut self.tables, &plan.streams);
         for &i in &refused {
             // The chunk's page-locked memory may hold other chunks by now. So the chunk is read from the store again.
             outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);

@@ -96,11 +96,15 @@ pub(crate) fn available(chain: &Chain, decoded: usize) -> Result<()> {
     choose(codec(compression).map_err(Error::value)?, zstd).available()
 }
 
+/// The lanes of a reader. Dropping them waits for the waves under way.
 struct RunningLanes {
     device: Arc<Device>,
+    /// Reads files to the device, if GPUDirect Storage is used.
     cufile: Option<&'static CuFile>,
     limits: WaveLimits,
+    /// Hands a wave to each lane.
     waves: Vec<Sender<Wave>>,
+    /// The thread of each lane.
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -150,9 +154,10 @@ pub(crate) fn open(
     shared: &Shared,
     cufile: Option<&'static CuFile>,
 ) -> Result<Gpu> {
-    let b = budget.device.as_ref().ok_or_else(|| Error::runtime("internal error: a budget without a device"))?;
+    let on_device =
+        budget.device.as_ref().ok_or_else(|| Error::runtime("internal error: a budget without a device"))?;
     let staging = PinnedBuffer::alloc(device, budget.host.block)?;
-    let slots = DeviceBuffer::alloc(device, b.slots)?;
+    let slots = DeviceBuffer::alloc(device, on_device.slots)?;
     let module = Arc::new(Module::load(device)?);
     let numbers = lane::upload(device, shared.ops.numbers())?;
     let ops = lane::upload(device, &shared.ops.at(numbers.ptr()))?;
@@ -160,7 +165,8 @@ pub(crate) fn open(
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
-    let gds_buffer = (b.gds_buffer > 0).then(|| DeviceBuffer::alloc(device, b.gds_buffer)).transpose()?;
+    let gds_buffer =
+        (on_device.gds_buffer > 0).then(|| DeviceBuffer::alloc(device, on_device.gds_buffer)).transpose()?;
     // Registrations come first in the list, so that they end before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {
@@ -169,23 +175,18 @@ pub(crate) fn open(
             owned.push(Box::new(unsafe { cufile.register(device, buffer.ptr(), buffer.len()) }));
         }
     }
-    let mut lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
+    let mut lanes = start_lanes(device, on_device, &module, ops.ptr(), fallback.as_ref(), shared)?;
     lanes.cufile = cufile;
     let (address, bytes) = (staging.ptr(), staging.len());
     // SAFETY: the buffer has these bytes, which it has set to zero, and nobody else has its address.
     let staging = unsafe { HostBlock::owned_by(Box::new(staging), address, bytes) };
-    let gpu = Gpu {
-        staging,
-        slots: (slots.ptr(), slots.len()),
-        gds_buffer: gds_buffer.as_ref().map(|l| (l.ptr(), l.len())),
-        lanes: Box::new(lanes),
-        owned: Vec::new(),
-    };
+    let slots_range = (slots.ptr(), slots.len());
+    let gds_range = gds_buffer.as_ref().map(|buffer| (buffer.ptr(), buffer.len()));
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
     owned.push(Box::new(numbers));
     owned.push(Box::new(gds_buffer));
-    Ok(Gpu { owned, ..gpu })
+    Ok(Gpu { lanes: Box::new(lanes), staging, slots: slots_range, gds_buffer: gds_range, owned })
 }
 
 /// Returns the kinds of streams that the GPU decodes, each with the decoded bytes of the largest chunk that has them.
@@ -208,7 +209,7 @@ fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
 
 fn start_lanes(
     device: &Arc<Device>,
-    b: &DeviceBudget,
+    budget: &DeviceBudget,
     module: &Arc<Module>,
     ops: u64,
     fallback: Option<&Arc<Mutex<PinnedBuffer>>>,
@@ -217,12 +218,12 @@ fn start_lanes(
     let mut lanes = RunningLanes {
         device: Arc::clone(device),
         cufile: None,
-        limits: WaveLimits::from(b),
+        limits: WaveLimits::from(budget),
         waves: Vec::new(),
         threads: Vec::new(),
     };
-    for i in 0..b.lanes {
-        let mut lane = lane::Lane::new(i, device, b, module, ops, fallback.cloned(), shared)?;
+    for i in 0..budget.lanes {
+        let mut lane = lane::Lane::new(i, device, budget, module, ops, fallback.cloned(), shared)?;
         let (sender, waves) = bounded::<Wave>(1);
         let shared = shared.clone();
         lanes.waves.push(sender);

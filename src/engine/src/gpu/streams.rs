@@ -57,7 +57,7 @@ pub(super) struct StagingCopy {
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct WavePlan {
-    /// The streams of all chunks, sorted by codec, then roughly from long to short where that matters, then by chunk.
+    /// The streams of all chunks, wave_plan by codec, then roughly from long to short where that matters, then by chunk.
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
@@ -78,7 +78,7 @@ pub(super) fn plan_wave(
     room: usize,
     decodable: impl Fn(&ChunkStream, &[u8]) -> bool,
 ) -> WavePlan {
-    let mut sorted = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
+    let mut wave_plan = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
     // Chunks of one read lie next to each other. In the order of their addresses, their copies can be merged.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
@@ -88,7 +88,7 @@ pub(super) fn plan_wave(
         let chunk = &wave.chunks[i];
         let (start, len) = match chunk.content {
             Content::Decoded if chunk.bytes >= DIRECT_COPY => {
-                sorted.direct.push(i);
+                wave_plan.direct.push(i);
                 continue;
             }
             Content::Decoded => (0, chunk.bytes),
@@ -101,21 +101,21 @@ pub(super) fn plan_wave(
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &ChunkStream| fits(p) && decodable(p, &bytes[p.start..p.start + p.len]);
                 if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
-                    sorted.refused.push(i);
+                    wave_plan.refused.push(i);
                     continue;
                 }
                 let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
                 let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
                 // The chunk is larger than the staging buffer. The scheduler gave it a wave of its own.
                 if end - start > room {
-                    sorted.refused.push(i);
+                    wave_plan.refused.push(i);
                     continue;
                 }
                 (start, end - start)
             }
         };
         let from = chunk.source + start as u64;
-        let offset = match sorted.copies.last_mut() {
+        let offset = match wave_plan.copies.last_mut() {
             // This range follows the last copy, with a gap that is no larger than the padding between two copies.
             Some(last)
                 if from >= last.source + last.len as u64
@@ -128,28 +128,28 @@ pub(super) fn plan_wave(
             }
             _ => {
                 let at = if used == 0 { 0 } else { rounded(used) };
-                sorted.copies.push(StagingCopy { source: from, offset: at, len });
+                wave_plan.copies.push(StagingCopy { source: from, offset: at, len });
                 at
             }
         };
         used = offset + len;
         if chunk.content == Content::Decoded {
-            sorted.pieces.push(Piece { chunk: i, offset, to: 0, len });
+            wave_plan.pieces.push(Piece { chunk: i, offset, to: 0, len });
             continue;
         }
-        sorted.layouts[i] = split_chunk.layout;
+        wave_plan.layouts[i] = split_chunk.layout;
         for ChunkStream { codec, start: at, len, to, decoded, checksum, plan } in split_chunk.streams.drain(..) {
             let offset = offset + at - start;
             match codec {
                 Some(codec) => {
-                    sorted.streams.push(EncodedStream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
+                    wave_plan.streams.push(EncodedStream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
                 }
-                None => sorted.pieces.push(Piece { chunk: i, offset, to, len }),
+                None => wave_plan.pieces.push(Piece { chunk: i, offset, to, len }),
             }
         }
     }
-    sorted.streams.sort_by_key(|s| (s.codec, begins_later(s), s.chunk));
-    sorted
+    wave_plan.streams.sort_by_key(|s| (s.codec, begins_later(s), s.chunk));
+    wave_plan
 }
 
 /// Returns a number that is larger for streams that should begin later. A GPU begins them in order while it has room. A
@@ -231,10 +231,10 @@ mod tests {
             wave.payloads.push(payload);
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut sorted = plan_wave(&wave, &chunk_index, room, |_, _| true);
-            sorted.refused.sort_unstable();
-            assert_eq!(sorted.refused, refused, "{room}");
-            assert!(sorted.copies.iter().all(|copy| copy.len <= room));
+            let mut wave_plan = plan_wave(&wave, &chunk_index, room, |_, _| true);
+            wave_plan.refused.sort_unstable();
+            assert_eq!(wave_plan.refused, refused, "{room}");
+            assert!(wave_plan.copies.iter().all(|copy| copy.len <= room));
         }
     }
 }

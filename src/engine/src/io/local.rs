@@ -122,8 +122,8 @@ impl CopyStream {
 
 /// What follows a read.
 enum Next {
-    /// It has ended, and the scheduler is told.
-    Tell(Event),
+    /// It has ended, and this event tells the scheduler.
+    Report(Event),
     /// It brought this number of bytes. Parts of them are copied to the device.
     Upload(Read, Lease, usize),
 }
@@ -133,6 +133,7 @@ enum Next {
 struct Thread {
     work: Receiver<LocalRead>,
     shared: Shared,
+    /// Its copy stream to the device. `None` without a device.
     copies: Option<Arc<Mutex<CopyStream>>>,
     /// Reads files to the device, if this reader uses GPUDirect Storage.
     storage: Option<Box<dyn Storage>>,
@@ -185,12 +186,12 @@ impl Thread {
                 };
                 match result {
                     Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => Next::Upload(read, to, len),
-                    result => Next::Tell(Event::Fetched(ReadDone { id: read.id, to, result })),
+                    result => Next::Report(Event::Fetched(ReadDone { id: read.id, to, result })),
                 }
             }
             LocalRead::Index(shard, key) => {
                 let store = self.shared.chunk_index.store(shard.array, shard.part);
-                Next::Tell(Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))))
+                Next::Report(Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))))
             }
         };
         drop(range);
@@ -203,7 +204,7 @@ impl Thread {
             (Next::Upload(read, from, len), Some(stream)) => return stream.start(&read, from, len, &self.shared),
             // Without a device there are no uploads.
             (Next::Upload(read, to, len), None) => Event::Fetched(ReadDone { id: read.id, to, result: Ok(Some(len)) }),
-            (Next::Tell(event), _) => event,
+            (Next::Report(event), _) => event,
         };
         self.shared.events.send(event).is_ok()
     }
@@ -236,26 +237,29 @@ mod tests {
     const WHOLE: UploadPart = UploadPart { offset: 0, len: 16, to: 0 };
 
     /// An upload that copies nothing. It is done when the flag is set.
-    struct Told(Arc<AtomicBool>, Option<Lease>);
+    struct FlagUpload {
+        done: Arc<AtomicBool>,
+        from: Option<Lease>,
+    }
 
-    impl Upload for Told {
+    impl Upload for FlagUpload {
         unsafe fn start(&mut self, from: Lease, parts: &[UploadPart]) -> Result<()> {
             assert_eq!((&from[..], parts), (&[7; 16][..], &[WHOLE][..]));
-            assert!(self.1.replace(from).is_none(), "the copies before were not waited for");
+            assert!(self.from.replace(from).is_none(), "the copies before were not waited for");
             Ok(())
         }
         fn is_done(&self) -> Result<bool> {
-            Ok(self.0.load(Ordering::SeqCst))
+            Ok(self.done.load(Ordering::SeqCst))
         }
         fn wait(&mut self) -> (Option<Lease>, Result<f64>) {
             while !self.is_done().unwrap() {
                 std::thread::yield_now();
             }
-            (self.1.take(), Ok(0.0))
+            (self.from.take(), Ok(0.0))
         }
     }
 
-    impl Lanes for Told {
+    impl Lanes for FlagUpload {
         fn count(&self) -> usize {
             0
         }
@@ -263,7 +267,7 @@ mod tests {
             WaveLimits { encoded: 0, decoded: 0, chunks: 0 }
         }
         fn upload(&self) -> Result<Box<dyn Upload>> {
-            Ok(Box::new(Self(Arc::clone(&self.0), None)))
+            Ok(Box::new(Self { done: Arc::clone(&self.done), from: None }))
         }
         fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
             Ok(None)
@@ -317,7 +321,8 @@ mod tests {
             };
             let mut memory = HostArena::new(HostBlock::map(4096).unwrap());
             let done = Arc::new(AtomicBool::new(before));
-            let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done), None)), &shared).unwrap();
+            let lanes = FlagUpload { done: Arc::clone(&done), from: None };
+            let threads = Threads::new(1, false, Some(&lanes), &shared).unwrap();
             for id in [0, 1] {
                 let to = memory.take(16).unwrap();
                 let read = Read {

@@ -24,7 +24,7 @@ impl Merge {
         let (start, len) = range(at);
         let (mut from, mut to) = (start, start + len);
         let limit = self.limit.max(len);
-        let mut members = at..at + 1;
+        let mut together = at..at + 1;
         // Wanted bytes, and unwanted bytes between them.
         let (mut wanted, mut wasted) = (len, 0);
         let mut reaches = |gap: u64, len: u64| {
@@ -35,22 +35,22 @@ impl Merge {
             spans
         };
         loop {
-            let after = (members.end < count).then(|| range(members.end));
-            let before = members.start.checked_sub(1).map(&range);
+            let after = (together.end < count).then(|| range(together.end));
+            let before = together.start.checked_sub(1).map(&range);
             if let Some((start, len)) = after
                 && to.max(start + len) - from <= limit
                 && reaches(start.saturating_sub(to), len)
             {
-                members.end += 1;
+                together.end += 1;
                 to = to.max(start + len);
             } else if let Some((start, len)) = before
                 && to.max(start + len) - start <= limit
                 && reaches(from.saturating_sub(start + len), len)
             {
-                members.start -= 1;
+                together.start -= 1;
                 (from, to) = (start, to.max(start + len));
             } else {
-                return members;
+                return together;
             }
         }
     }

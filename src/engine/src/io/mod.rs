@@ -23,7 +23,9 @@ use requests::Requests;
 
 /// The I/O of one reader. Dropping it ends the reads under way, and waits until none uses its memory any more.
 pub(crate) struct FetchPool {
+    /// They read local stores.
     threads: Threads,
+    /// They read remote stores. `None` if there are none.
     requests: Option<Requests>,
     shared: Shared,
 }

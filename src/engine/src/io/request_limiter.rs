@@ -17,9 +17,12 @@ pub(super) struct RequestLimiter {
 
 /// The permission for one request.
 pub(super) struct RequestPermit<'a> {
+    /// Counts the request as long as this permit lives.
     _request: Option<SemaphorePermit<'a>>,
+    /// The permits for its bytes.
     byte_permits: Option<SemaphorePermit<'a>>,
     limiter: &'a RequestLimiter,
+    /// Its bytes, in units of [`UNIT`] bytes.
     units: u32,
 }
 

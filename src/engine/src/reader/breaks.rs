@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::coordinates::{self, MAX_COORDINATES};
 use super::opening::shape;
 use super::rows::integers;
-use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, lone_array};
+use crate::dataset::{ArrayInfo, Dataset, LoneArray, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
@@ -107,7 +107,7 @@ fn length(store: &Arc<dyn Store>, array: &ArrayInfo) -> Result<u64> {
 
 /// Reads the ends of segments from an array that has a store of its own.
 fn own_ends(spec: &Spec, location: &str, first: &FirstDim) -> Result<Vec<i64>> {
-    let Lone { store, array, .. } = Lone::open(spec, location, false).map_err(|e| e.within("breaks"))?;
+    let LoneArray { store, array, .. } = LoneArray::open(spec, location, false).map_err(|e| e.within("breaks"))?;
     ends_in(&store, array, first.len(0))
 }
 
@@ -161,7 +161,7 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
     let beside = |i: usize| -> Result<Option<(Arc<dyn Store>, ArrayInfo)>> {
         for array in dataset.arrays.iter().filter(|array| array.dims.names.contains(name)) {
             let Some(part) = array.parts.get(stores.start + i) else { continue };
-            let is_around = dataset.around[part.store].is_some();
+            let is_around = dataset.parents[part.store].is_some();
             if part.is_root() && !is_around {
                 continue;
             }

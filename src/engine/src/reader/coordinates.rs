@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Reader;
 use super::opening::{UnstartedReader, is_first_log_of};
 use super::times::{Comparison, Meaning};
-use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
+use crate::dataset::{ArrayInfo, Dataset, lone_array, open_parent};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, Site};
 use crate::geometry::Role;
@@ -94,7 +94,7 @@ pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<
                 continue;
             }
             let site = Site::store(dataset.stores[part.store].location());
-            let site = if dataset.around[part.store].is_some() { site } else { site.array(&*array.name) };
+            let site = if dataset.parents[part.store].is_some() { site } else { site.array(&*array.name) };
             let found = match coordinates(spec, dataset, &group, &axis.name, part.shape[d], site.clone()) {
                 // Coordinates that aren't numbers, such as text.
                 Err(e) if e.kind() == ErrorKind::Type => {
@@ -163,9 +163,9 @@ fn coordinates(
 /// Returns the store in which to search the coordinates of arrays of store number `store`; `None` if it can't be
 /// opened.
 pub(super) fn store_with(spec: &Spec, dataset: &Dataset, store: usize) -> Option<Arc<dyn Store>> {
-    match &dataset.around[store] {
+    match &dataset.parents[store] {
         None => Some(Arc::clone(&dataset.stores[store])),
-        Some(around) => open_around(spec, around),
+        Some(parent) => open_parent(spec, parent),
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) struct UnstartedReader {
     pub meta: ReaderMeta,
     /// What a checkpoint of this reader must agree with.
     pub identity: Identity,
+    /// Why the CPU decodes arrays, where the user may have expected the GPU.
     pub notes: Vec<Note>,
     pub needs: Needs,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Reader;
-use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, group_attributes, lone_array};
+use crate::dataset::{ArrayInfo, Dataset, LoneArray, each_store, group_attributes, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::Rows;
@@ -151,7 +151,7 @@ fn of_own(spec: &Spec, argument: &Argument, limit: u64) -> Result<(Vec<u64>, Opt
             spec.source.paths.len()
         )));
     }
-    let found = Lone::open(spec, argument.array, false).map_err(|e| argument.unreadable(&e))?;
+    let found = LoneArray::open(spec, argument.array, false).map_err(|e| argument.unreadable(&e))?;
     let group = argument.array.trim_end_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
     check_rows(argument, &found.store, group, &found.group)?;
     offsets(argument, &found.store, found.array, &found.group, limit)

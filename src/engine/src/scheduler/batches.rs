@@ -23,23 +23,26 @@ const MAX_PLANNED_JOBS: usize = 1 << 18;
 const PLANS_TO_SPARE: usize = 2;
 
 /// A batch that was planned and not delivered yet.
-pub(super) struct Planned {
+pub(super) struct PendingBatch {
     pub plan: BatchPlan,
     /// Uses of chunks that may be decoded before the batch is active: the use in the plan, and the chunk. Empty when the
     /// batch is active.
     pub known: Vec<(u32, Handle)>,
     /// Addresses of its outputs. Empty until the batch is active.
     pub outputs: Vec<u64>,
+    /// Delivery to the CPU: the memory of its outputs.
     host: Vec<HostBuffer>,
+    /// Delivery to a GPU: the device memory of its outputs, which the host program has lent.
     lent: Option<DeviceBuffers>,
     /// Number of uses. Padding and the index output count as one use each.
     uses: u32,
     /// Number of uses whose jobs have not run yet.
     remaining: u32,
+    /// The error with which it will be delivered.
     error: Option<Error>,
 }
 
-impl Planned {
+impl PendingBatch {
     /// Whether it has memory for its outputs.
     fn active(&self) -> bool {
         !self.outputs.is_empty()
@@ -84,7 +87,7 @@ enum OutputMemory {
 pub(super) struct Batches {
     /// Number of the first batch in `list`.
     first: u64,
-    list: VecDeque<Planned>,
+    list: VecDeque<PendingBatch>,
     /// Number of active batches. They are the first ones in `list`.
     active: usize,
     /// Number of plans that were requested and have not arrived.
@@ -95,7 +98,7 @@ pub(super) struct Batches {
     untaken: usize,
     memory: OutputMemory,
     /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
-    failed: Vec<Planned>,
+    failed: Vec<PendingBatch>,
     rules: Rules,
 }
 
@@ -139,7 +142,7 @@ impl Batches {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len();
         let (outputs, host) = (Vec::new(), Vec::new());
-        self.list.push_back(Planned { plan, known, outputs, host, lent: None, uses, remaining: uses, error });
+        self.list.push_back(PendingBatch { plan, known, outputs, host, lent: None, uses, remaining: uses, error });
     }
 
     /// Whether enough batches are planned beyond the next one to become active. In random order, many batches need the
@@ -197,17 +200,17 @@ impl Batches {
     }
 
     /// Returns the batch with this number. `None` before it is planned and after it was delivered.
-    pub fn get(&self, number: u64) -> Option<&Planned> {
+    pub fn get(&self, number: u64) -> Option<&PendingBatch> {
         self.list.get(number.wrapping_sub(self.first) as usize)
     }
 
     /// Like [`Self::get`], mutable.
-    pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut PendingBatch> {
         self.list.get_mut(number.wrapping_sub(self.first) as usize)
     }
 
     /// The batches with their numbers, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Planned)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &PendingBatch)> {
         (self.first..).zip(&self.list)
     }
 

@@ -38,7 +38,9 @@ const MAX_PAUSE: usize = 512;
 pub(super) struct TaskLimit {
     /// The present limit.
     limit: usize,
+    /// The smallest limit that is tried.
     min: usize,
+    /// The largest limit that is tried.
     max: usize,
     /// Number of batches of a part. The first part of a window isn't timed: the limit of the window before may have
     /// applied to its batches.
@@ -63,6 +65,7 @@ pub(super) struct TaskLimit {
 /// A comparison of the limit with a candidate.
 #[derive(Debug)]
 struct Trial {
+    /// The limit that is compared with the present one.
     candidate: usize,
     /// Number of pairs that the candidate won, minus the number that it lost.
     lead: i32,

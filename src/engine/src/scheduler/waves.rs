@@ -32,20 +32,20 @@ pub(super) struct WaitingChunk {
 #[derive(Debug, Default)]
 struct LaneQueue {
     chunks: VecDeque<WaitingChunk>,
-    decoded: usize,
+    decoded_bytes: usize,
     uses: u32,
 }
 
 impl LaneQueue {
     fn push(&mut self, chunk: WaitingChunk) {
-        self.decoded += chunk.decoded;
+        self.decoded_bytes += chunk.decoded;
         self.uses += chunk.uses;
         self.chunks.push_back(chunk);
     }
 
     fn pop(&mut self) -> Option<WaitingChunk> {
         let chunk = self.chunks.pop_front()?;
-        self.decoded -= chunk.decoded;
+        self.decoded_bytes -= chunk.decoded;
         self.uses -= chunk.uses;
         Some(chunk)
     }
@@ -75,11 +75,13 @@ pub(super) struct WaveContext {
 /// The lanes of a GPU, and the chunks that wait for them. Without a GPU it has no lanes, and nothing waits.
 #[derive(Debug)]
 pub(super) struct Waves {
+    /// Number of lanes.
     lanes: usize,
     limits: WaveLimits,
+    /// The lanes without a wave.
     idle: Vec<usize>,
     /// Chunks that are only copied.
-    decoded: LaneQueue,
+    copied: LaneQueue,
     /// Chunks that the GPU decodes.
     encoded: LaneQueue,
     pub sharing: Sharing,
@@ -88,14 +90,14 @@ pub(super) struct Waves {
 impl Waves {
     /// Makes the state of `lanes` idle lanes. Each lane takes waves within `limits`.
     pub fn new(lanes: usize, limits: WaveLimits, sharing: Sharing) -> Self {
-        let (decoded, encoded) = (LaneQueue::default(), LaneQueue::default());
-        Self { lanes, limits, idle: (0..lanes).rev().collect(), decoded, encoded, sharing }
+        let (copied, encoded) = (LaneQueue::default(), LaneQueue::default());
+        Self { lanes, limits, idle: (0..lanes).rev().collect(), copied, encoded, sharing }
     }
 
     /// Queues a chunk for a lane.
     pub fn push(&mut self, chunk: WaitingChunk) {
         match chunk.content {
-            Content::Decoded => self.decoded.push(chunk),
+            Content::Decoded => self.copied.push(chunk),
             Content::Encoded => self.encoded.push(chunk),
         }
     }
@@ -124,7 +126,7 @@ impl Waves {
 
     /// Whether no chunk waits and no wave is under way.
     pub fn is_idle(&self) -> bool {
-        self.decoded.len() + self.encoded.len() == 0 && self.all_idle()
+        self.copied.len() + self.encoded.len() == 0 && self.all_idle()
     }
 
     /// Returns the next wave, if one is to be launched now: its lane and its chunks. All ready jobs go with it.
@@ -138,7 +140,7 @@ impl Waves {
         // for it.
         let cpu_decodes = self.next_shared().is_none();
         let encoded = self.sharing.for_gpu(self.encoded.len(), now.untaken, cpu_decodes);
-        let chunks = self.decoded.len() + encoded;
+        let chunks = self.copied.len() + encoded;
         if chunks == 0 && now.ready_uses == 0 {
             return None;
         }
@@ -146,7 +148,7 @@ impl Waves {
         let starving = self.all_idle() && now.untaken == 0;
         let launch_now = starving
             || self.copies_are_due(chunks, now)
-            || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
+            || (encoded > 0 && self.encoded.decoded_bytes >= self.limits.decoded)
             || chunks >= self.limits.chunks
             // Only tasks in the GPU's place are under way. They don't add chunks for the GPU to decode.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
@@ -164,43 +166,43 @@ impl Waves {
     /// Whether the work that needs no decoding is enough for a wave now, although more could be added to it. `chunks`
     /// is the number of chunks that the wave could take.
     fn copies_are_due(&self, chunks: usize, now: WaveContext) -> bool {
-        let enough = self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
+        let enough = self.copied.decoded_bytes >= EAGER_WAVE.min(self.limits.decoded)
             || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()));
         // However small a wave is, its calls to the driver delay the calls of the thread that launches the model's
         // kernels. So there is one wave for each batch. But chunks that wait hold memory, which reads and decode
         // threads must not lack.
         let may_wait = self.sharing.has_time(now.untaken) && !now.short_of_memory;
-        enough && (!may_wait || now.ready_uses + self.decoded.uses >= now.batch_uses)
+        enough && (!may_wait || now.ready_uses + self.copied.uses >= now.batch_uses)
     }
 
     /// Takes as many of the waiting chunks as fit in a wave, at least one. Chunks that are only copied come first, then
     /// at most `encoded` chunks that the GPU decodes.
     fn take(&mut self, mut encoded: usize) -> Vec<WaitingChunk> {
         let mut wave = Vec::new();
-        let (mut copied, mut decoded) = (0, 0);
+        let (mut staged_bytes, mut decoded_bytes) = (0, 0);
         loop {
             let next = self.encoded.chunks.front().filter(|_| encoded > 0);
-            let Some(chunk) = self.decoded.chunks.front().or(next).copied() else { break };
+            let Some(chunk) = self.copied.chunks.front().or(next).copied() else { break };
             // Large decoded chunks are copied straight to their slots.
             let staged = match chunk.content {
                 Content::Decoded if chunk.decoded >= DIRECT_COPY => 0,
                 _ => arena::rounded(chunk.bytes),
             };
             let on_gpu = if chunk.content == Content::Encoded { chunk.decoded } else { 0 };
-            let fits = copied + staged <= self.limits.encoded
-                && decoded + on_gpu <= self.limits.decoded
+            let fits = staged_bytes + staged <= self.limits.encoded
+                && decoded_bytes + on_gpu <= self.limits.decoded
                 && wave.len() < self.limits.chunks;
             if !wave.is_empty() && !fits {
                 break;
             }
             match chunk.content {
-                Content::Decoded => self.decoded.pop(),
+                Content::Decoded => self.copied.pop(),
                 Content::Encoded => {
                     encoded -= 1;
                     self.encoded.pop()
                 }
             };
-            (copied, decoded) = (copied + staged, decoded + on_gpu);
+            (staged_bytes, decoded_bytes) = (staged_bytes + staged, decoded_bytes + on_gpu);
             wave.push(chunk);
         }
         wave

@@ -92,9 +92,11 @@ pub(super) struct Retries<'a> {
     /// The store and the key, for the log.
     of: (&'a str, &'a str),
     began: Instant,
+    /// Number of tries, all of which failed.
     tries: u32,
     /// Failures in a row that brought no new byte.
     failures: u32,
+    /// Number of tries of [`Fault::Unsent`].
     unsent: u32,
     /// The most bytes of the value that had arrived after any try.
     best: u64,

@@ -7,7 +7,7 @@ use half::f16;
 
 use super::element::{Element, cast, map, promote, swap_bytes, with_element};
 use crate::codec::chain::{Side, Step};
-use crate::codec::given::{Given, TypeWithOrder};
+use crate::codec::codec_entry::{CodecEntry, TypeWithOrder};
 use crate::dtype::{DType, half_from_f64};
 use crate::error::Result;
 
@@ -40,14 +40,14 @@ pub(in crate::codec) struct Arithmetic {
 
 impl Arithmetic {
     /// Reads the configuration of numcodecs' AsType.
-    pub(in crate::codec) fn astype(codec: &Given<'_>) -> Result<Self> {
+    pub(in crate::codec) fn astype(codec: &CodecEntry<'_>) -> Result<Self> {
         let (encoded, decoded) = (codec.typed("encode_dtype", None)?, codec.typed("decode_dtype", codec.own())?);
         Ok(Self { operation: Operation::Cast, encoded, decoded })
     }
 
     /// Reads the configuration of numcodecs' Quantize. `None` if both types are equal: rounding can't be undone, so
     /// decoding has nothing to do.
-    pub(in crate::codec) fn quantize(codec: &Given<'_>) -> Result<Option<Self>> {
+    pub(in crate::codec) fn quantize(codec: &CodecEntry<'_>) -> Result<Option<Self>> {
         let (encoded, decoded) = Self::types(codec)?;
         if !decoded.dtype.is_float() || !encoded.dtype.is_float() {
             return Err(codec.wrong("dtype", "a floating-point type, as for astype"));
@@ -56,20 +56,20 @@ impl Arithmetic {
     }
 
     /// Reads the configuration of numcodecs' Delta.
-    pub(in crate::codec) fn delta(codec: &Given<'_>) -> Result<Self> {
+    pub(in crate::codec) fn delta(codec: &CodecEntry<'_>) -> Result<Self> {
         let (encoded, decoded) = Self::types(codec)?;
         Ok(Self { operation: Operation::Delta, encoded, decoded })
     }
 
     /// Reads the configuration of numcodecs' FixedScaleOffset.
-    pub(in crate::codec) fn fixed_scale_offset(codec: &Given<'_>) -> Result<Self> {
+    pub(in crate::codec) fn fixed_scale_offset(codec: &CodecEntry<'_>) -> Result<Self> {
         let operation = Operation::FixedScaleOffset { scale: codec.number("scale")?, offset: codec.number("offset")? };
         let (encoded, decoded) = Self::types(codec)?;
         Ok(Self { operation, encoded, decoded })
     }
 
     /// Returns the types of encoded elements (the field `astype`) and of decoded elements (`dtype`).
-    fn types(codec: &Given<'_>) -> Result<(TypeWithOrder, TypeWithOrder)> {
+    fn types(codec: &CodecEntry<'_>) -> Result<(TypeWithOrder, TypeWithOrder)> {
         let decoded = codec.typed("dtype", codec.own())?;
         Ok((codec.typed("astype", Some(decoded))?, decoded))
     }

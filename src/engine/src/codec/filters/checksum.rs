@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::codec::chain::{OnGpu, Side, Size, Step};
-use crate::codec::given::Given;
+use crate::codec::codec_entry::CodecEntry;
 use crate::codec::wrong_size;
 use crate::error::{Error, Result};
 
@@ -94,7 +94,7 @@ impl Checksummed {
     ///
     /// # Errors
     /// If the field has another value.
-    pub(in crate::codec) fn parse(codec: &Given<'_>, checksum: Checksum, default: &str) -> Result<Self> {
+    pub(in crate::codec) fn parse(codec: &CodecEntry<'_>, checksum: Checksum, default: &str) -> Result<Self> {
         match codec.field("location").map_or(Some(default), |found| found.as_str()) {
             Some(place @ ("start" | "end")) => Ok(Self { checksum, at_start: place == "start" }),
             _ => Err(codec.wrong("location", "\"start\" or \"end\"")),
@@ -105,7 +105,7 @@ impl Checksummed {
     ///
     /// # Errors
     /// If `initval` isn't a number of 32 bits, or there is a `prefix`.
-    pub(in crate::codec) fn jenkins(codec: &Given<'_>) -> Result<Self> {
+    pub(in crate::codec) fn jenkins(codec: &CodecEntry<'_>) -> Result<Self> {
         if codec.field("prefix").is_some() {
             return Err(codec.wrong("prefix", "none, which is all that metadata can hold"));
         }

@@ -3,7 +3,7 @@
 
 use super::element::swap_bytes;
 use crate::codec::chain::{OnGpu, Side, Size, Step};
-use crate::codec::given::{Format, Given};
+use crate::codec::codec_entry::{CodecEntry, Format};
 use crate::codec::wrong_size;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ impl Shuffle {
     ///
     /// # Errors
     /// If the element size isn't a whole number.
-    pub(in crate::codec) fn parse(codec: &Given<'_>) -> Result<Self> {
+    pub(in crate::codec) fn parse(codec: &CodecEntry<'_>) -> Result<Self> {
         let default = if codec.format == Format::V2 { 4 } else { codec.array.size() as u64 };
         let size = codec.field("elementsize").map_or(Some(default), |found| found.as_u64());
         let size = size.and_then(|n| usize::try_from(n).ok());

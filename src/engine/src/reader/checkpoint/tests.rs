@@ -1,3 +1,5 @@
+//! Tests that a state is written and read, and what is refused. Also what the other tests of states need.
+
 use std::path::Path;
 
 use super::*;

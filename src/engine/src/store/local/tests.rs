@@ -1,3 +1,5 @@
+//! Tests of directories: which keys are files, what a replaced file is, and what links lead to.
+
 use std::os::fd::AsRawFd;
 
 use super::*;

@@ -12,14 +12,17 @@ const FACTOR: u32 = 4;
 /// No request counts as slow before this time: a busy machine on our side delays answers by as much.
 const MIN_SLOW: Duration = Duration::from_millis(100);
 /// At most one request in this many is raced: a server that is slow as a whole must not get twice the load.
-const REQUESTS_PER_HEDGE: u64 = 20;
+const REQUESTS_PER_HEDGE: usize = 20;
 
 #[derive(Debug, Default)]
 struct AnswerTimes {
+    /// The times of the last [`REMEMBERED`] answers, as a ring.
     recent: Vec<Duration>,
-    next: usize,
-    requests: u64,
-    hedges: u64,
+    /// Number of answers so far. It gives the place in the ring for the next one.
+    answers: usize,
+    /// Number of requests that were sent to race others.
+    hedges: usize,
+    /// From this time on a request is slow. `None` until there were [`ENOUGH`] answers.
     slow: Option<Duration>,
 }
 
@@ -31,15 +34,14 @@ impl Hedging {
     /// Records how long the server took to answer.
     pub fn answered(&self, after: Duration) {
         let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        s.requests += 1;
         if s.recent.len() < REMEMBERED {
             s.recent.push(after);
         } else {
-            let at = s.next % REMEMBERED;
+            let at = s.answers % REMEMBERED;
             s.recent[at] = after;
         }
-        s.next += 1;
-        if s.recent.len() >= ENOUGH && s.next.is_multiple_of(ENOUGH / 2) {
+        s.answers += 1;
+        if s.recent.len() >= ENOUGH && s.answers.is_multiple_of(ENOUGH / 2) {
             let mut sorted = s.recent.clone();
             sorted.sort_unstable();
             s.slow = Some((sorted[sorted.len() * 19 / 20] * FACTOR).max(MIN_SLOW));
@@ -54,8 +56,8 @@ impl Hedging {
     /// Whether a second request may be sent now. If so, it is counted.
     pub fn allow(&self) -> bool {
         let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = (s.hedges + 1) * REQUESTS_PER_HEDGE <= s.requests;
-        s.hedges += u64::from(may);
+        let may = (s.hedges + 1) * REQUESTS_PER_HEDGE <= s.answers;
+        s.hedges += usize::from(may);
         may
     }
 }

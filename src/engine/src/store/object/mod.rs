@@ -53,10 +53,14 @@ const EXISTS: Duration = Duration::from_secs(10);
 
 /// A store that is reached by requests.
 pub struct RemoteStore {
+    /// The URL, without secrets.
     location: String,
     store: Arc<dyn ObjectStore>,
+    /// Path that is put before all keys.
     prefix: Path,
+    /// Whether it can read the last bytes of an object of unknown size.
     suffixes: bool,
+    /// The same store, if it can list keys.
     lists: Option<Arc<dyn PaginatedListStore>>,
     policy: Policy,
     hedging: Hedging,

@@ -149,9 +149,9 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    struct Some_;
+    struct TestNames;
 
-    impl Names for Some_ {
+    impl Names for TestNames {
         fn named(&self, name: &str) -> Option<Named<'_>> {
             static FUNCTIONS: std::sync::LazyLock<[Template; 2]> =
                 std::sync::LazyLock::new(|| ["<{{c}}>", "{{c}}{{c}}"].map(|t| Template::parse(t).unwrap()));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn rendered(text: &str) -> Result<String> {
-        Template::parse(text)?.render(&Some_, &mut Budget::new(1 << 20))
+        Template::parse(text)?.render(&TestNames, &mut Budget::new(1 << 20))
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         let error = rendered(&format!("{{{{ {text} }}}}")).unwrap_err();
         assert!(error.message().contains("at most 65536 bytes"), "{error}");
         let many = Template::parse(&"{{f(c=u)}}".repeat(6000)).unwrap();
-        let error = many.render(&Some_, &mut Budget::new(100_000)).unwrap_err();
+        let error = many.render(&TestNames, &mut Budget::new(100_000)).unwrap_err();
         assert!(error.message().contains("less text"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A codec's entry in the metadata ([`Given`]), and the values in it.
+//! A codec's entry in the metadata ([`CodecEntry`]), and the values in it.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ pub(super) enum Format {
 }
 
 /// A codec's entry in the metadata, and its place in the chain.
-pub(super) struct Given<'a> {
+pub(super) struct CodecEntry<'a> {
     pub name: &'a str,
     pub configuration: &'a Map<String, Value>,
     pub format: Format,
@@ -25,7 +25,7 @@ pub(super) struct Given<'a> {
     pub side: &'a Side,
 }
 
-impl Given<'_> {
+impl CodecEntry<'_> {
     /// Makes the error of a field with a wrong value.
     pub fn wrong(&self, field: &str, expected: &str) -> Error {
         Error::value(format!(
