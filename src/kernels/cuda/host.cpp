@@ -241,7 +241,7 @@ uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
 int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced,
                         uint32_t small) {
   if (small) return host_inflate<InflateShape<7, 96, 700, 40>>(in, len, out, capacity, *produced);
-  return host_inflate<InflateShape<256, 256, 13 * 1024, 2688>>(in, len, out, capacity, *produced);
+  return host_inflate<Inflate512>(in, len, out, capacity, *produced);
 }
 
 // Decodes one stream as dz_lz4 does. 32 lanes do the work of all its warps.

@@ -5,9 +5,9 @@
 namespace dz {
 
 template <class Shape>
-__device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity,
-                                            uint64_t* out_bytes, int32_t* statuses, const uint64_t* out) {
-  __shared__ InflateState<Shape> state;
+__device__ __forceinline__ void inflate_one(InflateState<Shape>& state, const uint64_t* in, const uint64_t* in_bytes,
+                                            const uint64_t* capacity, uint64_t* out_bytes, int32_t* statuses,
+                                            const uint64_t* out) {
   const uint32_t i = blockIdx.x;
   uint64_t produced;
   const DecodeStatus status = inflate(state, global_memory<const uint8_t>(in[i]), in_bytes[i],
@@ -22,17 +22,20 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
 
 // Grid: one block for each stream. With more threads a stream is done sooner; with fewer, more streams run at once. The
 // arrays have one entry per stream, as nvCOMP's do: address and bytes of the compressed stream, bytes of room for the
-// output; written: bytes decoded and DecodeStatus; address of the output.
-#define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                         \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
+// output; written: bytes decoded and DecodeStatus; address of the output. A block has SHARED bytes of dynamic shared
+// memory.
+#define DZ_INFLATE(NAME, SHAPE, BLOCKS, SHARED)                                                                        \
+  extern "C" __global__ void __launch_bounds__(dz::SHAPE::THREADS, BLOCKS)                                             \
       NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                \
            int32_t* statuses, const uint64_t* out) {                                                                   \
-    dz::inflate_one<dz::InflateShape<THREADS, __VA_ARGS__>>(in, in_bytes, capacity, out_bytes, statuses, out);         \
+    extern __shared__ __align__(256) uint4 shared_memory[];                                                            \
+    static_assert(sizeof(dz::InflateState<dz::SHAPE>) <= SHARED, "INFLATE in lib.rs has the same number");             \
+    dz::inflate_one(*reinterpret_cast<dz::InflateState<dz::SHAPE>*>(shared_memory), in, in_bytes, capacity, out_bytes, \
+                    statuses, out);                                                                                    \
   }
 
-// Arguments: threads of a block, blocks that a multiprocessor holds, bits of a segment, most bytes and matches of a
-// batch.
-DZ_INFLATE(dz_inflate_512, 512, 2, 256, 11 * 1024, 2304)
-DZ_INFLATE(dz_inflate_256, 256, 4, 256, 13 * 1024, 2688)
+// Arguments: shape, blocks that a multiprocessor of an H100 holds, bytes of shared memory of a block.
+DZ_INFLATE(dz_inflate_512, Inflate512, 2, 81 * 1024)
+DZ_INFLATE(dz_inflate_256, Inflate256, 4, 56 * 1024)
 
 #undef DZ_INFLATE

@@ -1,6 +1,6 @@
 // Reads bits of a deflate stream. Any number of threads can read, each from any position.
 #pragma once
-#include "layout.cuh"
+#include "warp.cuh"
 
 namespace dz {
 
@@ -62,53 +62,48 @@ struct DeflateWords {
   static DZ_HD uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 };
 
-// Reads forward from one bit. Bits after the input's end are zero; the caller must compare positions with the end. The
-// words are no part of it, so that readers can be exchanged without going through memory.
+// The words of a span of the input that a block of threads has copied to `words`, which is in shared memory on the
+// device. Each thread reads its own segment, of an odd number of words, so that threads at the same word of their
+// segments use different banks of shared memory.
+struct SpanWords {
+  const uint32_t* words;
+
+  DZ_HD uint32_t operator[](uint32_t i) const { return words[i]; }
+};
+
+// A position in a stream, and the bits from there on. Bits after the input's end are zero; the caller must compare
+// positions with the end. `Words`, DeflateWords or SpanWords, are no part of it, so that readers can be exchanged
+// without going through memory.
+//
+// The steps of reading are a chain in which each waits for the one before. So they have no branches, and the word after
+// the next one is loaded before it is known to be needed.
 struct BitReader {
-  uint32_t loaded;  // position after the last bit in the buffer
-  uint32_t held;    // bits in the buffer
-  uint64_t buffer;
-  uint32_t ahead;  // the word after the buffer
+  uint32_t position;          // of the next bit, in the words
+  uint32_t low, high, ahead;  // the word with this bit, and the two after it
 
-  // Starts at bit `position`.
-  DZ_HD void open(const DeflateWords& words, uint32_t position) {
-    const uint32_t at = position / 32;
-    buffer = (words[at] | uint64_t(words[at + 1]) << 32) >> (position % 32);
-    held = 64 - position % 32;
-    loaded = 32 * at + 64;
-    ahead = words[at + 2];
+  template <class Words>
+  DZ_HD BitReader(const Words& words, uint32_t at)
+      : position(at), low(words[at / 32]), high(words[at / 32 + 1]), ahead(words[at / 32 + 2]) {}
+
+  // Returns the next 32 bits.
+  DZ_HD uint32_t bits() const { return shift_out(high, low, position); }
+
+  // Moves n bits forward, up to 32.
+  template <class Words>
+  DZ_HD void skip(const Words& words, uint32_t n) {
+    const uint32_t next = position + n;
+    const bool is_same_word = position / 32 == next / 32;
+    low = is_same_word ? low : high;
+    high = is_same_word ? high : ahead;
+    position = next;
+    ahead = words[next / 32 + 2];
   }
 
-  DZ_HD uint32_t position() const { return loaded - held; }
-
-  // Makes at least 33 bits ready.
-  DZ_HD void refill(const DeflateWords& words) {
-    if (held > 32) return;
-    buffer |= uint64_t(ahead) << held;
-    held += 32;
-    loaded += 32;
-    ahead = words[loaded / 32];
-  }
-
-  DZ_HD uint32_t peek(uint32_t n) const { return uint32_t(buffer) & ((1u << n) - 1); }
-
-  DZ_HD void skip(uint32_t n) {
-    buffer >>= n;
-    held -= n;
-  }
-
-  DZ_HD uint32_t read(uint32_t n) {
-    const uint32_t value = peek(n);
-    skip(n);
-    return value;
-  }
-
-  // Takes a symbol by its word (code_word() in inflate_codes.cuh), with its extra bits; both together have at most 28
-  // bits. Returns its value.
-  DZ_HD uint32_t take(uint32_t word) {
-    const uint32_t code = word & 15, extra = word >> 4 & 15;
-    const uint32_t value = (word >> 16) + (uint32_t(buffer) >> code & ((1u << extra) - 1));
-    skip(code + extra);
+  // Returns the next n bits, up to 31, and moves behind them.
+  template <class Words>
+  DZ_HD uint32_t read(const Words& words, uint32_t n) {
+    const uint32_t value = bits() & ((1u << n) - 1);
+    skip(words, n);
     return value;
   }
 };

@@ -8,14 +8,37 @@ namespace dz {
 constexpr uint32_t kMaxBits = 15;
 constexpr uint32_t kLiterals = 288, kDistances = 32, kCodeLengths = 19;
 
-// What a code stands for, as a word. Bits 0-3: bits of the code; 4-7: number of extra bits that follow it; 8-9: Meaning;
-// 16-31: the value if the extra bits are zero: a byte, the length of a match, or its distance. A word that is 0 stands
-// for nothing.
-enum Meaning : uint32_t { kValueCode = 0, kMatchCode = 1, kEndCode = 2, kNoCodeFound = 3 };
+// What a code stands for, as a word. Bits 0-4: number of bits of the code and the extra bits that follow it; 5-8: of the
+// code; 9-12: of the extra bits; 13-14: Meaning; 16-31: the value if the extra bits are zero: a byte, the length of a
+// match, or its distance; in the code for code lengths, a length or a number of lengths. A word that is 0 stands for
+// nothing.
+enum Meaning : uint32_t {
+  kValueCode = 0,
+  kMatchCode = 1,   // the value is the length of a match; in the code for code lengths: the last length is repeated
+  kEndCode = 2,     // the block ends; in the code for code lengths: a length of zero is repeated
+  kNoCodeFound = 3  // the bits are no code
+};
 
-DZ_HD uint32_t code_word(uint32_t value, uint32_t extra, Meaning meaning) { return value << 16 | meaning << 8 | extra << 4; }
+// Returns a word without the bits of its code.
+DZ_HD uint32_t code_word(uint32_t value, uint32_t extra, Meaning meaning) {
+  return value << 16 | meaning << 13 | extra << 9 | extra;
+}
 
-DZ_HD Meaning meaning(uint32_t word) { return Meaning(word >> 8 & 3); }
+// Adds the bits of the code, up to 15, to a word.
+DZ_HD uint32_t with_code_bits(uint32_t word, uint32_t bits) { return word + (bits << 5 | bits); }
+
+DZ_HD Meaning meaning(uint32_t word) { return Meaning(word >> 13 & 3); }
+
+// Returns the number of bits of the code and its extra bits, up to 28.
+DZ_HD uint32_t total_bits(uint32_t word) { return word & 31; }
+
+DZ_HD uint32_t code_bits(uint32_t word) { return word >> 5 & 15; }
+
+// Returns the value of a word whose code begins `bits`.
+DZ_HD uint32_t value_in(uint32_t word, uint32_t bits) {
+  const uint32_t extra = word >> 9 & 15;
+  return (word >> 16) + (bits >> code_bits(word) & ((1u << extra) - 1));
+}
 
 enum class Codes { kLiterals, kDistances, kLengths };
 
@@ -26,7 +49,10 @@ DZ_HD uint32_t symbol_word(Codes alphabet, uint32_t s) {
     const uint32_t extra = s / 2 - 1;
     return s > 29 ? code_word(0, 0, kNoCodeFound) : code_word(((2 + s % 2) << extra) + 1, extra, kValueCode);
   }
-  if (alphabet == Codes::kLengths || s < 256) return code_word(s, 0, kValueCode);
+  if (alphabet == Codes::kLengths && s > 15) {
+    return s == 16 ? code_word(3, 2, kMatchCode) : s == 17 ? code_word(3, 3, kEndCode) : code_word(11, 7, kEndCode);
+  }
+  if (s < 256) return code_word(s, 0, kValueCode);
   if (s == 256) return code_word(0, 0, kEndCode);
   if (s < 265) return code_word(s - 254, 0, kMatchCode);
   const uint32_t extra = (s - 261) / 4;
@@ -75,14 +101,11 @@ struct Code {
     DZ_UNROLL_BY(15)
     for (uint32_t l = FROM; l <= kMaxBits; ++l) length += value >= limit[l];
     if (length > kMaxBits) return code_word(0, 0, kNoCodeFound);
-    return sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])] | length;
+    return with_code_bits(sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])], length);
   }
 
-  // Returns the word of the next symbol, which BitReader::take() takes. At least kMaxBits bits must be ready.
-  DZ_HD uint32_t find(const BitReader& bits) const {
-    const uint32_t word = fast[bits.peek(FAST)];
-    return word ? word : search<FAST + 1>(uint32_t(bits.buffer));
-  }
+  // Finds the symbol whose code begins `bits`, among codes too long for `fast`.
+  DZ_HD uint32_t search_long(uint32_t bits) const { return search<FAST + 1>(bits); }
 
   // The code for n lengths is built in four steps: build_counts, build_limits, build_sorted and build_fast.
   // build_limits sets `valid`: nonzero if the code is complete, or if `lone` is true and it has at most one symbol, of
@@ -120,7 +143,7 @@ struct Code {
 
   DZ_HD void build_fast(uint32_t t, uint32_t threads) {
     for (uint32_t i = t; i < (1u << FAST); i += threads) {
-      const uint32_t word = search<1>(i), length = word & 15;
+      const uint32_t word = search<1>(i), length = code_bits(word);
       fast[i] = length && length <= FAST ? word : 0;
     }
   }
@@ -128,12 +151,23 @@ struct Code {
 
 // Codes of one stream's current block; in shared memory on the device.
 struct InflateCodes {
-  Code<kLiterals, 11> literal;
-  Code<kDistances, 9> distance;  // also the code for code lengths, which is not needed at the same time
+  static constexpr uint32_t kLiteralFast = 11, kDistanceFast = 9;
+  static constexpr uint32_t kLiteralMask = (1u << kLiteralFast) - 1, kDistanceMask = (1u << kDistanceFast) - 1;
+
+  Code<kLiterals, kLiteralFast> literal;
+  Code<kDistances, kDistanceFast> distance;  // also the code for code lengths, which is not needed at the same time
   uint8_t lengths[kLiterals + kDistances];
   uint32_t literals, distances;  // lengths given for each alphabet
-  uint64_t at;                   // bit position after what was read
+  uint32_t position;             // position after what was read
   bool good;                     // false: the description is damaged
+
+  // Returns the word of the symbol whose code begins `bits`: a distance, or a literal or a length.
+  DZ_HD uint32_t find(uint32_t bits, bool is_distance) const {
+    const uint32_t* const fast = is_distance ? distance.fast : literal.fast;
+    const uint32_t word = fast[bits & (is_distance ? kDistanceMask : kLiteralMask)];
+    if (word != 0) return word;
+    return is_distance ? distance.search_long(bits) : literal.search_long(bits);
+  }
 };
 
 // Builds both codes, or only the code for code lengths, in the place of the distance code. Returns whether they are
@@ -161,83 +195,6 @@ DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bo
     c.distance.build_fast(t, THREADS);
   });
   return true;
-}
-
-// Returns the symbol of the i-th length in the code for code lengths, section 3.2.7.
-DZ_HD uint32_t length_order(uint32_t i) {
-  const char* order = "\x10\x11\x12\x00\x08\x07\x09\x06\x0a\x05\x0b\x04\x0c\x03\x0d\x02\x0e\x01\x0f";
-  return uint32_t(order[i]);
-}
-
-// Reads the numbers of lengths, and the lengths of the code for code lengths.
-DZ_HD void read_counts(InflateCodes& c, const DeflateInput& input) {
-  const uint64_t origin = c.at & ~uint64_t(31);
-  const DeflateWords words(input, origin);
-  BitReader bits;
-  bits.open(words, uint32_t(c.at - origin));
-  bits.refill(words);
-  c.literals = bits.read(5) + 257;
-  c.distances = bits.read(5) + 1;
-  const uint32_t given = bits.read(4) + 4;
-  for (uint32_t i = 0; i < kCodeLengths; ++i) c.lengths[i] = 0;
-  c.good = c.literals <= 286 && c.distances <= 30;
-  for (uint32_t i = 0; i < given && c.good; ++i) {
-    bits.refill(words);
-    c.lengths[length_order(i)] = uint8_t(bits.read(3));
-  }
-  c.at = origin + bits.position();
-}
-
-// Reads the lengths of both codes. c.distance holds the code for code lengths.
-DZ_HD void read_lengths(InflateCodes& c, const DeflateInput& input) {
-  const uint64_t origin = c.at & ~uint64_t(31);
-  const DeflateWords words(input, origin);
-  BitReader bits;
-  bits.open(words, uint32_t(c.at - origin));
-  const uint32_t total = c.literals + c.distances;
-  uint32_t n = 0, last = 0;
-  c.good = false;
-  while (n < total) {
-    bits.refill(words);
-    const uint32_t word = c.distance.find(bits), s = bits.take(word);
-    uint32_t repeat = 1;
-    if (meaning(word) == kNoCodeFound || (s == 16 && n == 0)) break;
-    if (s < 16) {
-      last = s;
-    } else if (s == 16) {
-      repeat = 3 + bits.read(2);
-    } else {
-      last = 0;
-      repeat = s == 17 ? 3 + bits.read(3) : 11 + bits.read(7);
-    }
-    if (n + repeat > total) break;
-    for (uint32_t i = 0; i < repeat; ++i) c.lengths[n + i] = uint8_t(last);
-    n += repeat;
-  }
-  c.at = origin + bits.position();
-  c.good = n == total && c.lengths[256] != 0;
-}
-
-// Reads a dynamic block's codes, which begin at bit c.at, and builds them. Moves c.at behind what was read. Returns
-// false if the codes are invalid.
-template <uint32_t THREADS>
-DZ_HD bool read_codes(const Team<THREADS>& team, InflateCodes& c, const DeflateInput& input) {
-  team.each([&](uint32_t t) {
-    if (t == 0) read_counts(c, input);
-  });
-  const uint32_t distances = c.distances;
-  if (!c.good) return false;
-  team.each([&](uint32_t) {});
-  team.each([&](uint32_t t) {
-    if (t == 0) c.distances = kCodeLengths;
-  });
-  if (!build(team, c, false, false)) return false;
-  team.each([&](uint32_t t) {
-    if (t > 0) return;
-    c.distances = distances;
-    read_lengths(c, input);
-  });
-  return c.good && build(team, c, true, true);
 }
 
 // Builds the codes of a fixed block, section 3.2.6.

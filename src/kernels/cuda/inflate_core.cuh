@@ -2,86 +2,72 @@
 // output, reads outside its input only bytes that share an aligned word with it, and ends with a status.
 //
 // Where a symbol begins is known only after the symbol before it was read. But a reader that starts at a wrong bit soon
-// comes to the true beginning of a symbol, and is right from there on. So a span of bits is divided into equal
-// segments, one per thread. All threads start at once. Then each thread whose start was wrong starts again where the
-// segment before it ended, until no thread has to. Now it is known how much each segment decodes to. All threads read
-// their segments once more and write: literals into a batch of output in shared memory (batch.cuh), matches into a
-// list. Then all threads put the matches of the list into the batch.
+// comes to the true beginning of a symbol, and is right from there on. So a span of bits is copied to shared memory and
+// divided into equal segments, one per thread. All threads start at once. Then each thread whose start was wrong starts
+// again where the segment before it ended, until no thread has to. Then all threads read their segments again and find
+// where their parts end and how much these decode to. At last the threads write as many parts as fill a batch of output
+// in shared memory (batch.cuh), one part per thread: literals into the batch, matches into a list. Then all threads put
+// the matches of the list into the batch.
 //
 // Only valid segments are decoded like this. A warp decodes the rest symbol by symbol: segments with an error, to find
-// the precise status, and segments that decode to more than a batch.
+// the precise status, and parts that decode to more than a batch.
 #pragma once
-#include "batch.cuh"
-#include "inflate_codes.cuh"
+#include "inflate_lengths.cuh"
+#include "inflate_symbols.cuh"
 
 namespace dz {
 
-// Why reading symbols ended: kLimit: the limit was reached; kEnd: the block's end was read; kNoCode: the bits are no
-// symbol; kRefused: the sink returned false.
-enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
-
-// Reads one symbol, section 3.2.5, and hands it to the sink. Returns kLimit if another one may follow.
-template <class Sink>
-DZ_HD Stop read_symbol(const InflateCodes& codes, const DeflateWords& words, BitReader& bits, Sink& sink) {
-  bits.refill(words);
-  const uint32_t word = codes.literal.find(bits), value = bits.take(word);
-  if (meaning(word) == kValueCode) return sink.literal(value) ? kLimit : kRefused;
-  if (meaning(word) != kMatchCode) return meaning(word) == kEndCode ? kEnd : kNoCode;
-  bits.refill(words);
-  const uint32_t where = codes.distance.find(bits), distance = bits.take(where);
-  if (meaning(where) == kNoCodeFound) return kNoCode;
-  return sink.match(value, distance) ? kLimit : kRefused;
-}
-
-// Reads symbols up to bit `limit`, or until one ends the reading. The last symbol may reach beyond the limit. All lanes
-// of a warp call this; those with `reads` false only come along.
-//
-// The lanes meet before each symbol. If they didn't, those that read a literal and those that read a match would part,
-// and run one after another from there on.
-template <class Sink>
-DZ_HD Stop read_symbols(const InflateCodes& codes, const DeflateWords& words, BitReader& bits, uint32_t limit, Sink& sink,
-                        bool reads) {
-  Stop stop = kLimit;
-  reads = reads && bits.position() < limit;
-  while (warp_any(reads)) {
-    if (reads) {
-      stop = read_symbol(codes, words, bits, sink);
-      reads = stop == kLimit && bits.position() < limit;
-    }
-  }
-  return stop;
-}
-
-// A match of a batch is kept in its own first two cells, until cells with its bytes take their place.
-DZ_HD void store_match(Cell* cells, uint32_t at, uint32_t length, uint32_t distance) {
-  cells[at] = Cell(length);
-  cells[at + 1] = Cell(distance - 1);
-}
-
-DZ_HD Task load_match(const Cell* cells, uint32_t at) {
-  Task task = {};
-  task.at = at;
-  task.len = cells[at];
-  task.offset = cells[at + 1] + 1u;
-  return task;
-}
-
-// THREADS threads decode a stream together, each in segments of SEGMENT bits. A batch of output has at most WINDOW
-// bytes and MATCHES matches.
+// THREADS threads decode a stream together. Each reads a segment of SEGMENT bits, in kParts parts. A batch of output has
+// at most WINDOW bytes and MATCHES matches.
 template <uint32_t THREADS_, uint32_t SEGMENT_, uint32_t WINDOW_, uint32_t MATCHES_>
 struct InflateShape {
   static constexpr uint32_t THREADS = THREADS_, SEGMENT = SEGMENT_, WINDOW = WINDOW_, MATCHES = MATCHES_;
+  static_assert(SEGMENT % 64 == 32, "an odd number of words, see SpanWords");
+  // Words of the input that threads read in a span, which begins within the first word: its last symbol can have 48
+  // bits behind the last segment, and a BitReader holds two words after the one with its position.
+  static constexpr uint32_t SPAN_WORDS = THREADS * (SEGMENT / 32) + 5;
+  static constexpr uint32_t HEADER_WORDS = (31 + kMostHeaderBits) / 32 + 3;
 };
+
+// The shapes of the kernels. 512 segments of 416 bits are 26 KiB: the blocks of common writers fit such a span. Two of
+// the larger states fit the shared memory of an A100's multiprocessor, four of the smaller ones an H100's.
+using Inflate512 = InflateShape<512, 416, 10 * 1024 + 768, 2304>;
+using Inflate256 = InflateShape<256, 288, 10 * 1024, 2304>;
+
+constexpr uint32_t kParts = 4;
+
+// What a thread has read of its segment up to the end of a part, in 32 bits: bytes and matches, and the bits from the
+// segment's begin to where the part's last symbol ends. More bytes than kMostBytes count as kMostBytes.
+constexpr uint32_t kMostBytes = (1u << 14) - 1;
+DZ_HD uint32_t pack_part(uint32_t bytes, uint32_t matches, uint32_t bits) {
+  return bits << 23 | matches << 14 | (bytes < kMostBytes ? bytes : kMostBytes);
+}
+DZ_HD uint32_t part_bytes(uint32_t part) { return part & kMostBytes; }
+DZ_HD uint32_t part_matches(uint32_t part) { return part >> 14 & 511; }
+DZ_HD uint32_t part_bits(uint32_t part) { return part >> 23; }
+
+// Output in 64 bits: the number of bytes in the lower half, the number of matches in the upper.
+DZ_HD uint64_t sum_of(uint32_t bytes, uint32_t matches) { return uint64_t(matches) << 32 | bytes; }
+DZ_HD uint32_t sum_bytes(uint64_t sum) { return uint32_t(sum); }
+DZ_HD uint32_t sum_matches(uint64_t sum) { return uint32_t(sum >> 32); }
 
 // Memory for decoding one stream; in shared memory on the device.
 template <class Shape>
 struct InflateState {
-  Cells<Shape::WINDOW> cells;
+  static constexpr uint32_t kWords = Shape::SPAN_WORDS < Shape::HEADER_WORDS ? Shape::HEADER_WORDS : Shape::SPAN_WORDS;
+  static_assert(Shape::SEGMENT + 48 <= 512 && Shape::WINDOW < kMostBytes, "see pack_part()");
+
+  union {
+    Cells<Shape::WINDOW> cells;
+    LengthSymbols symbols;  // while a block's codes are read
+  };
   uint16_t matches[Shape::MATCHES];  // where matches begin in the batch
   InflateCodes codes;
-  // For each thread's segment: the bits where it begins and ends, why it ends (`stop`), and its bytes and matches
-  // (sum_bytes, sum_matches), at last those of all segments up to its end.
+  uint32_t words[kWords];  // of the input: of a span, or of a block's header
+  // For each thread's segment: the bits where it begins and ends, why it ends, its parts (pack_part), and the sum of the
+  // output up to its end (sum_of).
   uint32_t begin[Shape::THREADS], end[Shape::THREADS];
+  uint32_t parts[Shape::THREADS * kParts];
   uint64_t sums[Shape::THREADS];
   Stop stop[Shape::THREADS];
   bool again[Shape::THREADS];
@@ -92,99 +78,6 @@ struct InflateState {
   DecodeStatus serial_status;
   Stop serial_stop;
 };
-
-// A segment's output in 64 bits: the number of bytes in the lower half, the number of matches in the upper.
-DZ_HD uint32_t sum_bytes(uint64_t sum) { return uint32_t(sum); }
-DZ_HD uint32_t sum_matches(uint64_t sum) { return uint32_t(sum >> 32); }
-
-struct CountingSink {
-  uint64_t sum;
-
-  DZ_HD bool literal(uint32_t) {
-    ++sum;
-    return true;
-  }
-
-  DZ_HD bool match(uint32_t length, uint32_t) {
-    sum += uint64_t(1) << 32 | length;
-    return true;
-  }
-};
-
-// Writes one segment's part of a batch. Refuses distances that reach before the stream's first byte.
-struct BatchSink {
-  Cell* cells;        // cells of the batch's bytes
-  uint16_t* matches;  // place for the next match
-  uint64_t produced;  // bytes before the batch
-  uint32_t at;        // position of the next byte in the batch
-
-  DZ_HD bool literal(uint32_t value) {
-    cells[at++] = Cell(kValue | value);
-    return true;
-  }
-
-  DZ_HD bool match(uint32_t length, uint32_t distance) {
-    if (distance > produced + at) return false;
-    *matches++ = uint16_t(at);
-    store_match(cells, at, length, distance);
-    at += length;
-    return true;
-  }
-};
-
-#ifdef __CUDA_ARCH__
-constexpr uint32_t kSerialLanes = 32;
-#else
-constexpr uint32_t kSerialLanes = 1;
-#endif
-
-// Writes directly to the output. All lanes of a warp read the same symbols, and share the copying of matches.
-struct SerialSink {
-  uint8_t* out;
-  uint64_t capacity, produced;
-  DecodeStatus status;
-  uint32_t lane;
-
-  DZ_HD bool refuse(DecodeStatus why) {
-    status = why;
-    return false;
-  }
-
-  DZ_HD bool literal(uint32_t value) {
-    if (produced >= capacity) return refuse(kTooLong);
-    if (lane == 0) out[produced] = uint8_t(value);
-    ++produced;
-    return true;
-  }
-
-  DZ_HD bool match(uint32_t length, uint32_t distance) {
-    if (distance > produced) return refuse(kCorrupt);
-    if (length > capacity - produced) return refuse(kTooLong);
-#ifdef __CUDA_ARCH__
-    __syncwarp();  // the bytes that other lanes wrote are read next
-#endif
-    uint8_t* const to = out + produced;
-    const uint8_t* const from = to - distance;
-    if (distance >= length) {
-      for (uint32_t i = lane; i < length; i += kSerialLanes) to[i] = from[i];
-    } else {
-      for (uint32_t i = lane; i < length; i += kSerialLanes) to[i] = from[i % distance];
-    }
-    produced += length;
-    return true;
-  }
-};
-
-// Reads symbols in a function of its own, which keeps the kernels' main path small.
-DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& input, uint64_t origin, uint32_t from,
-                               uint32_t limit, SerialSink& sink, uint32_t& end) {
-  const DeflateWords words(input, origin);
-  BitReader bits;
-  bits.open(words, from);
-  const Stop stop = read_symbols(codes, words, bits, limit, sink, true);
-  end = bits.position();
-  return stop;
-}
 
 DZ_HD_APART void copy_bytes(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t thread, uint32_t threads) {
   copy_apart(to, from, n, thread, threads);
@@ -199,6 +92,12 @@ struct Inflater {
   uint8_t* out;
   uint64_t capacity, produced;
   uint64_t at;  // position of the next bit
+
+  // Copies n words of the input from bit `origin` on to s.words, thread t's share of them.
+  DZ_HD void load_words(uint64_t origin, uint32_t n, uint32_t t) {
+    const DeflateWords words(input, origin);
+    for (uint32_t i = t; i < n; i += Shape::THREADS) s.words[i] = words[i];
+  }
 
   // Decodes symbols one after the other, from bit `from` up to bit `limit`, both counted from `origin`. Returns
   // kGood, with kLimit or kEnd in `stop`, or an error.
@@ -223,40 +122,51 @@ struct Inflater {
     return at > input.end ? kTooShort : status;
   }
 
-  // Reads segment t from bit s.begin[t] on, if `reads`. Stores where it ends, why, and how much it decodes to. All lanes
-  // of a warp call this.
-  DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t, bool reads) {
-    const uint32_t limit = first + (t + 1) * Shape::SEGMENT, begin = s.begin[t];
-    const bool inside = reads && origin + begin < input.end;
-    const DeflateWords words(input, origin);
-    CountingSink sink = {0};
-    BitReader bits;
-    bits.open(words, begin);
-    const Stop stop = read_symbols(s.codes, words, bits, limit, sink, inside);
-    if (!reads) return;
-    if (!inside) {
-      s.end[t] = begin;
-      s.stop[t] = kNoCode;
-      s.sums[t] = 0;
-      return;
+  // Reads segment t from bit s.begin[t] on. Stores where it ends, and why.
+  DZ_HD void skip_segment(uint64_t origin, uint32_t first, uint32_t t) {
+    const SpanWords words = {s.words};
+    BitReader bits(words, s.begin[t]);
+    Stop stop = kNoCode;
+    if (origin + bits.position < input.end) {
+      stop = skip_symbols(s.codes, words, bits, first + (t + 1) * Shape::SEGMENT);
     }
-    s.end[t] = bits.position();
-    s.stop[t] = origin + bits.position() > input.end ? kNoCode : stop;
-    s.sums[t] = sink.sum;
+    s.end[t] = bits.position;
+    s.stop[t] = origin + bits.position > input.end ? kNoCode : stop;
+  }
+
+  // Finds how much the first `n` segments decode to: their parts, and the sums of the output.
+  DZ_HD void measure_segments(uint32_t first, uint32_t n) {
+    team.each([&](uint32_t t) {
+      CountingSink sink = {0, 0};
+      if (t < n) {
+        const SpanWords words = {s.words};
+        BitReader bits(words, s.begin[t]);
+        const uint32_t begin = first + t * Shape::SEGMENT;
+        Stop stop = kLimit;
+        for (uint32_t i = 0; i < kParts; ++i) {
+          const uint32_t limit = begin + (i + 1) * (Shape::SEGMENT / kParts);
+          if (stop == kLimit) stop = read_symbols(s.codes, words, bits, limit, sink);
+          s.parts[kParts * t + i] = pack_part(sink.bytes, sink.matches, bits.position - begin);
+        }
+      }
+      s.sums[t] = sum_of(sink.bytes, sink.matches);
+    });
+    team.sum_up(s.sums, s.scratch);
   }
 
   // Finds where the segments of the span from bit `first` on begin and end. Returns the index of the first segment that
   // ends before its limit, or THREADS. What was found is right up to and including that segment.
   DZ_HD uint32_t find_segments(uint64_t origin, uint32_t first) {
     team.each([&](uint32_t t) {
+      load_words(origin, Shape::SPAN_WORDS, t);
       s.begin[t] = first + t * Shape::SEGMENT;
       s.again[t] = true;
       if (t == 0) s.first_stop[0] = Shape::THREADS;
     });
     for (uint32_t round = 0;; round ^= 1) {
       team.each([&](uint32_t t) {
-        read_segment(origin, first, t, s.again[t]);
-        if (s.stop[t] != kLimit) lower_to(&s.first_stop[round], t);
+        if (s.again[t]) skip_segment(origin, first, t);
+        if (warp_first(s.stop[t] != kLimit)) lower_to(&s.first_stop[round], t);
       });
       const bool more = team.any([&](uint32_t t) {
         if (t == 0) s.first_stop[round ^ 1] = Shape::THREADS;
@@ -269,23 +179,57 @@ struct Inflater {
     }
   }
 
-  // Writes the output of segments `done` to `end` - 1 as one batch. Returns false, with nothing written, if a match
-  // reaches too far back.
-  DZ_HD bool write_batch(uint64_t origin, uint32_t first, uint32_t done, uint32_t end) {
-    const uint64_t before = done ? s.sums[done - 1] : 0, after = s.sums[end - 1];
+  // The parts of all segments are numbered from 0 on. Returns the bit where a part begins.
+  DZ_HD uint32_t part_begin(uint32_t first, uint32_t part) const {
+    return part % kParts ? part_end(first, part - 1) : s.begin[part / kParts];
+  }
+
+  // Returns the bit where a part's last symbol ends.
+  DZ_HD uint32_t part_end(uint32_t first, uint32_t part) const {
+    return first + part / kParts * Shape::SEGMENT + part_bits(s.parts[part]);
+  }
+
+  // Returns the sum of the output up to the end of a part; only if fits() could be true for it.
+  DZ_HD uint64_t sum_until(uint32_t part) const {
+    const uint64_t before = part < kParts ? 0 : s.sums[part / kParts - 1];
+    return before + sum_of(part_bytes(s.parts[part]), part_matches(s.parts[part]));
+  }
+
+  // Returns the sum of the output before a part; likewise.
+  DZ_HD uint64_t sum_before(uint32_t part) const {
+    if (part % kParts) return sum_until(part - 1);
+    return part ? s.sums[part / kParts - 1] : 0;
+  }
+
+  // Returns whether pack_part() has all bytes of the segment of a part.
+  DZ_HD bool is_exact(uint32_t part) const { return part_bytes(s.parts[part | (kParts - 1)]) < kMostBytes; }
+
+  // Returns whether a batch that begins with part `done` may include the parts up to `part`, if it has room for this many
+  // bytes. No part of a segment that isn't exact fits; and such a segment has more bytes than a batch, so that no part
+  // after it fits either.
+  DZ_HD bool fits(uint32_t part, uint32_t done, uint32_t room) const {
+    if (!is_exact(done) || !is_exact(part)) return false;
+    const uint64_t before = sum_before(done), after = sum_until(part);
+    return sum_bytes(after) - sum_bytes(before) <= room && sum_matches(after) - sum_matches(before) <= Shape::MATCHES;
+  }
+
+  // Writes the output of parts `done` to `end` - 1, at most one per thread, as one batch. Returns false, with nothing
+  // written, if a match reaches too far back.
+  DZ_HD bool write_batch(uint32_t first, uint32_t done, uint32_t end) {
+    const uint64_t before = sum_before(done), after = sum_until(end - 1);
     uint8_t* const to = out + produced;
     const uint32_t skew = skew_of(to), size = sum_bytes(after) - sum_bytes(before);
     const uint32_t n = sum_matches(after) - sum_matches(before);
     const bool refused = team.any([&](uint32_t t) {
       s.cells.close(skew, size, t);
-      const bool writes = t >= done && t < end;
-      const uint64_t sum = t && writes ? s.sums[t - 1] : before;
+      if (t >= end - done) return false;
+      const uint32_t part = done + t;
+      const uint64_t sum = sum_before(part);
       BatchSink sink = {s.cells.cell + skew, s.matches + (sum_matches(sum) - sum_matches(before)), produced,
                         sum_bytes(sum) - sum_bytes(before)};
-      const DeflateWords words(input, origin);
-      BitReader bits;
-      bits.open(words, s.begin[t]);
-      return read_symbols(s.codes, words, bits, first + (t + 1) * Shape::SEGMENT, sink, writes) == kRefused;
+      const SpanWords words = {s.words};
+      BitReader bits(words, part_begin(first, part));
+      return read_symbols(s.codes, words, bits, part_end(first, part), sink) == kRefused;
     });
     if (refused) return false;
     team.each([&](uint32_t t) {
@@ -310,30 +254,27 @@ struct Inflater {
       const uint64_t origin = at & ~uint64_t(31);
       const uint32_t first = uint32_t(at - origin), stopped = find_segments(origin, first);
       const bool ended = stopped < Shape::THREADS && s.stop[stopped] == kEnd;
-      const uint32_t segments = stopped + ended;
-      team.sum_up(s.sums, s.scratch);
+      const uint32_t segments = stopped + ended, parts = segments * kParts;
+      measure_segments(first, segments);
       // If the block doesn't end with these segments, and they aren't the whole span, the next segment has an error.
       const bool wrong = !ended && segments < Shape::THREADS;
-      for (uint32_t done = 0; done < segments || wrong;) {
-        const uint64_t before = done ? s.sums[done - 1] : 0;
+      for (uint32_t done = 0; done < parts || wrong;) {
         const uint64_t left = capacity - produced;
         const uint32_t room = left < Shape::WINDOW ? uint32_t(left) : Shape::WINDOW;
-        const uint32_t n = team.count([&](uint32_t t) {
-          return t >= done && t < segments && sum_bytes(s.sums[t]) - sum_bytes(before) <= room &&
-                 sum_matches(s.sums[t]) - sum_matches(before) <= Shape::MATCHES;
-        });
-        if (n > 0 && write_batch(origin, first, done, done + n)) {
+        const uint32_t n = team.count([&](uint32_t t) { return done + t < parts && fits(done + t, done, room); });
+        if (n > 0 && write_batch(first, done, done + n)) {
           done += n;
-          at = origin + s.end[done - 1];
+          at = origin + part_end(first, done - 1);
           continue;
         }
-        const uint32_t to = done + (n ? n : 1);
-        const uint32_t limit = done < segments ? s.end[to - 1] : first + to * Shape::SEGMENT;
+        const bool is_last = done == parts;
+        const uint32_t from = is_last ? s.begin[segments] : part_begin(first, done);
+        const uint32_t limit = is_last ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));
         Stop stop;
-        const DecodeStatus status = serial(origin, s.begin[done], limit, stop);
+        const DecodeStatus status = serial(origin, from, limit, stop);
         if (status != kGood || stop == kEnd) return status;
-        if (done == segments) break;
-        done = to;
+        if (is_last) break;
+        done += n ? n : 1;
       }
       if (ended) return kGood;
     }
@@ -366,11 +307,12 @@ struct Inflater {
     for (bool last = false; !last;) {
       if (at > input.end) return kTooShort;
       const uint64_t origin = at & ~uint64_t(31);
-      BitReader bits;
-      bits.open(DeflateWords(input, origin), uint32_t(at - origin));
-      last = bits.read(1);
-      const uint32_t type = bits.read(2);
-      at = origin + bits.position();
+      team.each([&](uint32_t t) { load_words(origin, Shape::HEADER_WORDS, t); });
+      const SpanWords words = {s.words};
+      BitReader bits(words, uint32_t(at - origin));
+      last = bits.read(words, 1);
+      const uint32_t type = bits.read(words, 2);
+      at = origin + bits.position;
       if (type == 3) return kCorrupt;
       DecodeStatus status;
       if (type == 0) {
@@ -380,10 +322,10 @@ struct Inflater {
           fixed_codes(team, s.codes);
         } else {
           team.each([&](uint32_t t) {
-            if (t == 0) s.codes.at = at;
+            if (t == 0) s.codes.position = bits.position;
           });
-          const bool good = read_codes(team, s.codes, input);
-          at = s.codes.at;
+          const bool good = read_codes(team, s.codes, s.symbols, s.sums, s.scratch, words);
+          at = origin + s.codes.position;
           if (!good) return at > input.end ? kTooShort : kCorrupt;
         }
         status = symbols();

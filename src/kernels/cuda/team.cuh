@@ -19,6 +19,17 @@ DZ_HD bool warp_any(bool mine) {
 #endif
 }
 
+// Returns whether `mine` is true for this lane of the warp and for none before it, in a step that all of them make. On
+// the host each thread is a warp.
+DZ_HD bool warp_first(bool mine) {
+#ifdef __CUDA_ARCH__
+  const uint32_t all = __ballot_sync(0xffffffff, mine);
+  return mine && (all << (31 - threadIdx.x % 32)) == 1u << 31;
+#else
+  return mine;
+#endif
+}
+
 // One value per thread, kept from step to step.
 template <class T, uint32_t THREADS>
 class PerThread {

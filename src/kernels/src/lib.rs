@@ -30,21 +30,43 @@ pub const TILE: u32 = 8192;
 /// Threads in a block of the kernels that assemble, verify checksums and gather.
 pub const THREADS: u32 = 256;
 
-/// Names of the kernels that decode raw deflate streams, and their threads per block. One block decodes one stream.
-pub const INFLATE: [(&str, u32); 2] = [("dz_inflate_512", 512), ("dz_inflate_256", 256)];
+/// A kernel that decodes raw deflate streams, each with one block of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct InflateKernel {
+    /// Its name in the fat binary.
+    pub name: &'static str,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
+/// The kernels that decode raw deflate streams. With more threads a stream is done sooner.
+pub const INFLATE: [InflateKernel; 2] = [
+    InflateKernel { name: "dz_inflate_512", threads: 512, shared: 81 << 10 },
+    InflateKernel { name: "dz_inflate_256", threads: 256, shared: 56 << 10 },
+];
+
+impl InflateKernel {
+    /// Returns how many blocks run at once on a multiprocessor where a block may have `shared` bytes of shared memory.
+    ///
+    /// A multiprocessor has registers for 1,024 threads of these kernels. It keeps 1 KiB of shared memory for each block.
+    fn resident(&self, shared: u32) -> u32 {
+        (1024 / self.threads).min((shared + 1024) / (self.shared + 1024))
+    }
+}
 
 /// Bytes that one block of `dz_gather` moves: a [`CopyJob`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
-/// Returns the index in [`INFLATE`] of the kernel to use for this number of streams and multiprocessors: the first
-/// kernel with which all streams run at once, or else the last.
-///
-/// Each multiprocessor has registers for 1024 threads of these kernels. Blocks of fewer than 256 threads are slower for
-/// any number of streams, even for short ones.
-pub fn inflate_kernel(streams: usize, multiprocessors: u32) -> usize {
-    let room = u64::from(multiprocessors) * 1024;
-    let fits = |&(_, threads): &(&str, u32)| streams as u64 * u64::from(threads) <= room;
-    INFLATE.iter().position(fits).unwrap_or(INFLATE.len() - 1)
+/// Returns the index in [`INFLATE`] of the kernel to use for this number of streams, on a device with this number of
+/// multiprocessors where a block may have `shared` bytes of shared memory (at least 64 KiB): the first kernel with which
+/// all streams run at once, or else the one with the most threads at once.
+pub fn inflate_kernel(streams: usize, multiprocessors: u32, shared: u32) -> usize {
+    let at_once = |kernel: &InflateKernel| streams as u64 <= u64::from(multiprocessors * kernel.resident(shared));
+    let threads = |&i: &usize| INFLATE[i].resident(shared) * INFLATE[i].threads;
+    let most_threads = || (0..INFLATE.len()).max_by_key(threads).expect("there are kernels");
+    INFLATE.iter().position(at_once).unwrap_or_else(most_threads)
 }
 
 /// Most dimensions of one [`Job`]. The host cuts boxes with more dimensions into several jobs.

@@ -59,9 +59,9 @@ impl Rates {
             None => Self { ratio: 1.0, ..one(3.5e-3, 0.0, 1e12, 10e9) },
             Some(Compression::Zstd) => one(1.85e-3, 0.62e-3, 120e9, 0.9e9),
             Some(Compression::Lz4) => one(1.0e-3, 3.2e-3, 130e9, 4e9),
-            Some(Compression::Gzip | Compression::Zlib) => one(1.0e-3, 6.0e-3, 80e9, 0.26e9),
+            Some(Compression::Gzip | Compression::Zlib) => one(1.0e-3, 2.3e-3, 125e9, 0.26e9),
             Some(Compression::Blosc(BloscCodec::Zstd, _)) => blosc(2.5e-3, 0.25e-3, 200e9, 1.4e9),
-            Some(Compression::Blosc(BloscCodec::Zlib, _)) => blosc(2.0e-3, 1.5e-3, 200e9, 0.4e9),
+            Some(Compression::Blosc(BloscCodec::Zlib, _)) => blosc(1.5e-3, 0.5e-3, 90e9, 0.4e9),
             Some(Compression::Blosc(..)) => blosc(1.5e-3, 0.65e-3, 300e9, 6.4e9),
         }
     }
@@ -122,6 +122,7 @@ mod tests {
         assert!((4.1..4.7).contains(&ms(Compression::Zstd, 4_152_960)));
         assert!((1.7..2.1).contains(&ms(Compression::Zstd, 64 << 10)));
         assert!((13.0..15.0).contains(&ms(Compression::Lz4, 4_152_960)));
+        assert!((9.8..11.0).contains(&ms(Compression::Gzip, 4_152_960)));
         let blosc = Compression::Blosc(BloscCodec::Lz4, 0);
         assert!((3.8..4.5).contains(&ms(blosc, 4_152_960)));
         assert!((3.8..4.5).contains(&ms(blosc, 154 << 20)), "a large chunk has more streams");

@@ -108,8 +108,13 @@ fn decodes_every_level_and_length() {
 
 #[test]
 fn the_fewer_the_streams_the_more_threads_each_has() {
-    let threads = |streams| INFLATE[inflate_kernel(streams, 132)].1;
-    assert_eq!([1, 264, 265, 100_000].map(threads), [512, 512, 256, 256]);
+    let threads = |streams, shared: u32| INFLATE[inflate_kernel(streams, 132, shared << 10)].threads;
+    let h100 = [1, 264, 265, 528, 100_000].map(|streams| threads(streams, 227));
+    assert_eq!(h100, [512, 512, 256, 256, 256]);
+    // On an A100 and an L40S, blocks of 256 threads would leave more threads idle. A T4 has no room for blocks of 512.
+    assert_eq!([265, 100_000].map(|streams| threads(streams, 163)), [512; 2]);
+    assert_eq!([1, 133, 100_000].map(|streams| threads(streams, 99)), [512; 3]);
+    assert_eq!([1, 100_000].map(|streams| threads(streams, 64)), [256; 2]);
 }
 
 #[test]

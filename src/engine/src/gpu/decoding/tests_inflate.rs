@@ -3,7 +3,7 @@
 use crate::codec::streams::tests::sample;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::driver::{DecodeArrays, DeviceBuffer, Event, memset_async};
-use dali_zarr_kernels::{INFLATE, host, inflate_kernel};
+use dali_zarr_kernels::{INFLATE, InflateKernel, host, inflate_kernel};
 use flate2::write::DeflateEncoder;
 use std::io::Write;
 
@@ -126,7 +126,7 @@ fn gpu_inflates_as_the_host_does() {
         .collect();
     let given: Vec<(&[u8], usize)> = streams.iter().map(|(bytes, capacity)| (&bytes[..], *capacity)).collect();
     let batch = Batch::new(&gpu, &given);
-    for (which, (name, _)) in INFLATE.into_iter().enumerate() {
+    for (which, InflateKernel { name, .. }) in INFLATE.into_iter().enumerate() {
         batch.clear(&gpu);
         batch.enqueue(&gpu, which);
         let mut good = 0;
@@ -182,7 +182,7 @@ fn gpu_bench_inflate() {
             for &n in counts {
                 let batch = Batch::new(&gpu, &(0..n).map(|i| (&packed[i % packed.len()][..], len)).collect::<Vec<_>>());
                 let mut line = String::new();
-                for (which, (kernel, _)) in INFLATE.into_iter().enumerate() {
+                for (which, InflateKernel { name: kernel, .. }) in INFLATE.into_iter().enumerate() {
                     batch.clear(&gpu);
                     batch.enqueue(&gpu, which);
                     assert!(batch.statuses(&gpu).iter().all(|&found| found == (0, len)), "{kernel}: not decoded");
@@ -202,7 +202,8 @@ fn gpu_bench_inflate() {
                     let seconds = end.seconds_since(&start).unwrap() / 2.0;
                     line += &format!(", {kernel} {:.1}", (n * len) as f64 / seconds / 1e9);
                 }
-                let chosen = INFLATE[inflate_kernel(n, gpu.device.multiprocessors() as u32)].0;
+                let multiprocessors = gpu.device.multiprocessors() as u32;
+                let chosen = INFLATE[inflate_kernel(n, multiprocessors, gpu.device.shared_memory() as u32)].name;
                 println!("  {n:5} streams, GB/s{line}; chosen: {chosen}");
             }
         }

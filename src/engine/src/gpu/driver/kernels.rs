@@ -4,7 +4,7 @@ use super::{DecodeArrays, Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
 use dali_zarr_kernels::zstd::{self, EXECUTE, Grid};
-use dali_zarr_kernels::{FATBIN, INFLATE, LZ4_THREADS, THREADS, inflate_kernel};
+use dali_zarr_kernels::{FATBIN, INFLATE, InflateKernel, LZ4_THREADS, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -83,20 +83,24 @@ impl Module {
                 .map_err(|e| e.within(format!("kernel {name}")))?;
             Ok(function)
         };
+        let allow_shared = |function, bytes: u32| {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function belongs to this module.
+            check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, most, bytes as i32) })
+        };
         let functions = (|| {
             let mut inflate = [std::ptr::null_mut(); INFLATE.len()];
-            for (to, (name, _)) in inflate.iter_mut().zip(INFLATE) {
-                *to = function(name)?;
+            for (to, kernel) in inflate.iter_mut().zip(INFLATE) {
+                *to = function(kernel.name)?;
+                // Kernels that need more than a block may have are never launched: see inflate_kernel().
+                allow_shared(*to, kernel.shared.min(device.shared_memory() as u32))?;
             }
             let mut zstd_execute = [std::ptr::null_mut(); EXECUTE.len()];
             for (to, (name, _)) in zstd_execute.iter_mut().zip(EXECUTE) {
                 *to = function(name)?;
             }
             let zstd_entropy = function("dz_zstd_entropy")?;
-            let shared = zstd::entropy_shared(device.shared_memory() as u32) as i32;
-            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function belongs to this module.
-            check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(zstd_entropy, most, shared) })?;
+            allow_shared(zstd_entropy, zstd::entropy_shared(device.shared_memory() as u32))?;
             Ok(Self {
                 device: device.clone(),
                 handle,
@@ -231,7 +235,8 @@ impl Module {
     /// The arrays are in device memory and have `n` entries. They name device memory in allocations that begin and end
     /// at multiples of 4. All of it stays valid until the stream has passed this point. Outputs don't overlap.
     pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
-        let which = inflate_kernel(n as usize, self.device.multiprocessors() as u32);
+        let (multiprocessors, shared) = (self.device.multiprocessors() as u32, self.device.shared_memory() as u32);
+        let which = inflate_kernel(n as usize, multiprocessors, shared);
         // SAFETY: the caller vouches for the arrays.
         unsafe { self.launch_inflate_by(which, stream, arrays, n) }
     }
@@ -254,9 +259,10 @@ impl Module {
             argument(&mut statuses),
             argument(&mut out_ptrs),
         ];
-        let (name, threads) = INFLATE[which];
+        let InflateKernel { name, threads, shared } = INFLATE[which];
+        let grid = Grid { blocks: n, threads, shared };
         // SAFETY: the arguments are those of dz_inflate_*; the caller vouches for the addresses.
-        unsafe { self.launch(name, self.inflate[which], stream, (n, threads), &mut arguments) }
+        unsafe { self.launch(name, self.inflate[which], stream, grid, &mut arguments) }
     }
 
     /// As [`Self::launch_inflate`], for LZ4 and Snappy streams. [`DecodeArrays::kinds`] has the
