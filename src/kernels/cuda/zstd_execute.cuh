@@ -1,14 +1,17 @@
 // dz_zstd_execute_*: write the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections
 // 3.1.1.4 and 3.1.1.5), with one block of threads for each frame.
 //
-// It is known beforehand where each sequence writes. So a batch (batch.cuh) has up to one sequence per thread, all
-// written at once.
+// It is known beforehand where each sequence writes. So a batch (batch.cuh) has up to kSequencesEach sequences per thread,
+// all written at once.
 #pragma once
 #include "batch.cuh"
 #include "zstd_layout.cuh"
 
 namespace dz {
 namespace zstd {
+
+// Most sequences of a batch for each thread. With two, the threads wait half as often for each other.
+constexpr uint32_t kSequencesEach = 2;
 
 // A block's literals.
 struct Literals {
@@ -99,26 +102,42 @@ struct Executor {
   // Writes a block that decodes to `size` bytes to `output`: all its sequences, and the literals after them. Returns
   // false for damage.
   DZ_HD bool sequences(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t size, uint8_t* output) {
-    // The sequences of the next batch, which are loaded while a batch is put together.
-    PerThread<Pair, THREADS> next;
-    team.each([&](uint32_t t) { next[t] = pair(b, sequences, t); });
+    // The sequences of the next batch, which are loaded while a batch is put together: sequence k * THREADS + t of it
+    // belongs to thread t.
+    PerThread<Pair, THREADS> next[kSequencesEach];
+    const auto load = [&](uint32_t t, uint32_t begin) {
+      DZ_UNROLL_BY(2)
+      for (uint32_t k = 0; k < kSequencesEach; ++k) next[k][t] = pair(b, sequences, begin + k * THREADS + t);
+    };
+    team.each([&](uint32_t t) { load(t, 0); });
     uint32_t done = 0, literals_done = 0, output_done = 0;
     while (done < b.sequences) {
-      const uint32_t n = team.count(
-          [&](uint32_t t) { return done + t < b.sequences && packed_output(next[t].now) - output_done <= WINDOW; });
+      uint32_t n = 0;
+      DZ_UNROLL_BY(2)
+      for (uint32_t k = 0; k < kSequencesEach; ++k) {
+        n += team.count([&](uint32_t t) {
+          return done + k * THREADS + t < b.sequences && packed_output(next[k][t].now) - output_done <= WINDOW;
+        });
+      }
       uint8_t* const out = output + output_done;
       const uint64_t last = sequences[done + (n ? n - 1 : 0)];
       const uint32_t behind = done + (n ? n : 1);
       if (n == 0) {
         if (!straight(pair(b, sequences, done), literals, output_done, out)) return false;
-        team.each([&](uint32_t t) { next[t] = pair(b, sequences, behind + t); });
+        team.each([&](uint32_t t) { load(t, behind); });
       } else {
         const uint32_t skew = skew_of(out), bytes = packed_output(last) - output_done;
         const bool bad = team.any([&](uint32_t t) {
-          Task task = {};
-          const bool good = t >= n || plan_task(next[t].before, next[t].now, output_done, produced, repeat, task);
-          next[t] = pair(b, sequences, behind + t);
-          put(good ? task : Task{}, literals, skew, out);
+          bool good = true;
+          DZ_UNROLL_BY(2)
+          for (uint32_t k = 0; k < kSequencesEach; ++k) {
+            Task task = {};
+            const Pair own = next[k][t];
+            const bool is_valid = k * THREADS + t >= n || plan_task(own.before, own.now, output_done, produced, repeat, task);
+            next[k][t] = pair(b, sequences, behind + k * THREADS + t);
+            put(is_valid ? task : Task{}, literals, skew, out);
+            good = good && is_valid;
+          }
           cells.close(skew, bytes, t);
           return !good;
         });
@@ -182,7 +201,7 @@ DZ_HD DecodeStatus execute(const Frame& f, const Block* blocks, const uint8_t* w
       NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,                     \
            const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {                             \
     using namespace dz::zstd;                                                                                          \
-    __shared__ dz::Cells<16 * THREADS> cells;                                                                          \
+    __shared__ dz::Cells<20 * THREADS> cells;                                                                          \
     const Frame f = frames[blockIdx.x];                                                                                \
     uint32_t produced;                                                                                                 \
     const dz::DecodeStatus status =                                                                                    \

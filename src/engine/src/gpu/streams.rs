@@ -57,7 +57,7 @@ pub(super) struct StagingCopy {
 /// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct WavePlan {
-    /// The streams of all chunks, wave_plan by codec, then roughly from long to short where that matters, then by chunk.
+    /// The streams of all chunks, sorted by codec, then roughly from long to short where that matters, then by chunk.
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
