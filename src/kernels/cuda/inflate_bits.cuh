@@ -72,8 +72,8 @@ struct SpanWords {
 };
 
 // A position in a stream, and the bits from there on. Bits after the input's end are zero; the caller must compare
-// positions with the end. `Words`, DeflateWords or SpanWords, are no part of it, so that readers can be exchanged
-// without going through memory.
+// positions with the end. `Words` are DeflateWords or SpanWords. They are no part of a reader, so that it stays in
+// registers.
 //
 // The steps of reading are a chain in which each waits for the one before. So they have no branches, and the word after
 // the next one is loaded before it is known to be needed.

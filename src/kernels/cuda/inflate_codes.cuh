@@ -159,6 +159,7 @@ struct InflateCodes {
   uint8_t lengths[kLiterals + kDistances];
   uint32_t literals, distances;  // lengths given for each alphabet
   uint32_t position;             // position after what was read
+  uint32_t first_wrong;          // the first wrong symbol of the description of lengths
   bool good;                     // false: the description is damaged
 
   // Returns the word of the symbol whose code begins `bits`: a distance, or a literal or a length.

@@ -4,18 +4,22 @@
 // Where a symbol begins is known only after the symbol before it was read. But a reader that starts at a wrong bit soon
 // comes to the true beginning of a symbol, and is right from there on. So a span of bits is copied to shared memory and
 // divided into equal segments, one per thread. All threads start at once. Then each thread whose start was wrong starts
-// again where the segment before it ended, until no thread has to. Then all threads read their segments again and find
-// where their parts end and how much these decode to. At last the threads write as many parts as fill a batch of output
-// in shared memory (batch.cuh), one part per thread: literals into the batch, matches into a list. Then all threads put
-// the matches of the list into the batch.
+// again where the segment before it ended, until no thread has to. Then all threads read their segments again. They find
+// where the quarters of their segments end, the parts, and how much each decodes to. Finally the threads write as many
+// parts as fill a batch of output in shared memory (batch.cuh), one part per thread: literals into the batch, matches into
+// a list. Then all threads put the matches of the list into the batch.
 //
 // Only valid segments are decoded like this. A warp decodes the rest symbol by symbol: segments with an error, to find
-// the precise status, and parts that decode to more than a batch.
+// the precise status, and parts that have no room in a batch.
 #pragma once
 #include "inflate_lengths.cuh"
 #include "inflate_symbols.cuh"
 
 namespace dz {
+
+// Parts of a segment. A batch has about as much output as a quarter of all segments, so that with four parts for each
+// segment all threads write.
+constexpr uint32_t kParts = 4;
 
 // THREADS threads decode a stream together. Each reads a segment of SEGMENT bits, in kParts parts. A batch of output has
 // at most WINDOW bytes and MATCHES matches.
@@ -23,7 +27,8 @@ template <uint32_t THREADS_, uint32_t SEGMENT_, uint32_t WINDOW_, uint32_t MATCH
 struct InflateShape {
   static constexpr uint32_t THREADS = THREADS_, SEGMENT = SEGMENT_, WINDOW = WINDOW_, MATCHES = MATCHES_;
   static_assert(SEGMENT % 64 == 32, "an odd number of words, see SpanWords");
-  // Words of the input that threads read in a span, which begins within the first word: its last symbol can have 48
+  static_assert(SEGMENT % kParts == 0, "the last part ends with the segment");
+  // Words of the input that threads read in a span, which begins within the first word: the last symbol can have 47
   // bits behind the last segment, and a BitReader holds two words after the one with its position.
   static constexpr uint32_t SPAN_WORDS = THREADS * (SEGMENT / 32) + 5;
   static constexpr uint32_t HEADER_WORDS = (31 + kMostHeaderBits) / 32 + 3;
@@ -33,8 +38,6 @@ struct InflateShape {
 // the larger states fit the shared memory of an A100's multiprocessor, four of the smaller ones an H100's.
 using Inflate512 = InflateShape<512, 416, 10 * 1024 + 768, 2304>;
 using Inflate256 = InflateShape<256, 288, 10 * 1024, 2304>;
-
-constexpr uint32_t kParts = 4;
 
 // What a thread has read of its segment up to the end of a part, in 32 bits: bytes and matches, and the bits from the
 // segment's begin to where the part's last symbol ends. More bytes than kMostBytes count as kMostBytes.
@@ -64,8 +67,9 @@ struct InflateState {
   uint16_t matches[Shape::MATCHES];  // where matches begin in the batch
   InflateCodes codes;
   uint32_t words[kWords];  // of the input: of a span, or of a block's header
-  // For each thread's segment: the bits where it begins and ends, why it ends, its parts (pack_part), and the sum of the
-  // output up to its end (sum_of).
+  // For each thread's segment: the bits where it begins and ends, counted from the span's first word; its parts
+  // (pack_part); the sum of the output up to its end (sum_of; read_codes() uses it too); why it ends; and whether its
+  // thread has to read it again.
   uint32_t begin[Shape::THREADS], end[Shape::THREADS];
   uint32_t parts[Shape::THREADS * kParts];
   uint64_t sums[Shape::THREADS];
@@ -189,13 +193,13 @@ struct Inflater {
     return first + part / kParts * Shape::SEGMENT + part_bits(s.parts[part]);
   }
 
-  // Returns the sum of the output up to the end of a part; only if fits() could be true for it.
+  // Returns the sum of the output up to the end of a part of an exact segment.
   DZ_HD uint64_t sum_until(uint32_t part) const {
     const uint64_t before = part < kParts ? 0 : s.sums[part / kParts - 1];
     return before + sum_of(part_bytes(s.parts[part]), part_matches(s.parts[part]));
   }
 
-  // Returns the sum of the output before a part; likewise.
+  // Returns the sum of the output before a part of an exact segment.
   DZ_HD uint64_t sum_before(uint32_t part) const {
     if (part % kParts) return sum_until(part - 1);
     return part ? s.sums[part / kParts - 1] : 0;
@@ -257,8 +261,8 @@ struct Inflater {
       const uint32_t segments = stopped + ended, parts = segments * kParts;
       measure_segments(first, segments);
       // If the block doesn't end with these segments, and they aren't the whole span, the next segment has an error.
-      const bool wrong = !ended && segments < Shape::THREADS;
-      for (uint32_t done = 0; done < parts || wrong;) {
+      const bool next_is_wrong = !ended && segments < Shape::THREADS;
+      for (uint32_t done = 0; done < parts || next_is_wrong;) {
         const uint64_t left = capacity - produced;
         const uint32_t room = left < Shape::WINDOW ? uint32_t(left) : Shape::WINDOW;
         const uint32_t n = team.count([&](uint32_t t) { return done + t < parts && fits(done + t, done, room); });
@@ -267,13 +271,13 @@ struct Inflater {
           at = origin + part_end(first, done - 1);
           continue;
         }
-        const bool is_last = done == parts;
-        const uint32_t from = is_last ? s.begin[segments] : part_begin(first, done);
-        const uint32_t limit = is_last ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));
+        const bool is_wrong_segment = done == parts;
+        const uint32_t from = is_wrong_segment ? s.begin[segments] : part_begin(first, done);
+        const uint32_t limit = is_wrong_segment ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));
         Stop stop;
         const DecodeStatus status = serial(origin, from, limit, stop);
         if (status != kGood || stop == kEnd) return status;
-        if (is_last) break;
+        if (is_wrong_segment) break;
         done += n ? n : 1;
       }
       if (ended) return kGood;
@@ -301,8 +305,8 @@ struct Inflater {
     return kGood;
   }
 
-  // Decodes the whole stream, which must end with its last byte. `produced` is the number of bytes written, also after
-  // an error.
+  // Decodes the whole stream, which must end with its last byte. `produced` is the number of bytes written, also after an
+  // error. At kTooShort these may include bytes decoded from the zeros behind the input.
   DZ_HD DecodeStatus run() {
     for (bool last = false; !last;) {
       if (at > input.end) return kTooShort;

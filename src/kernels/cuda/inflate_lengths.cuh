@@ -31,8 +31,10 @@ DZ_HD void read_counts(InflateCodes& c, const Words& words) {
 // ones. Bits count from the first symbol.
 struct LengthSymbols {
   static constexpr uint32_t kMost = kLiterals + kDistances, kBits = kMost * (7 + 7);
-  // For each bit, if a symbol began there: bits to where the next one would begin, and the fourth and the sixteenth.
-  uint8_t next[kBits], fourth[kBits], sixteenth[kBits];
+  static_assert(kMost % 16 == 0, "every_sixteenth has a place for each");
+  // For each bit, if a symbol began there: bits to where the next one would begin, the fourth one after it, and the
+  // sixteenth one after it.
+  uint8_t to_next[kBits], to_fourth[kBits], to_sixteenth[kBits];
   uint16_t every_sixteenth[kMost / 16];  // where symbols 0, 16, 32... begin
   // For each symbol: the bit behind it, the length that it gives, and how often (0: the bits are no code).
   uint16_t behind[kMost];
@@ -43,8 +45,8 @@ struct LengthSymbols {
   static DZ_HD uint32_t hop(const uint8_t* table, uint32_t at) { return at < kBits ? at + table[at] : at; }
 };
 
-// Reads the lengths of both codes. c.distance holds the code for code lengths. Moves c.position behind them. `sums` and
-// `scratch` are for Team::sum_up().
+// Reads the lengths of both codes. c.distance holds the code for code lengths. Moves c.position behind them, or behind the
+// first wrong symbol. `sums` and `scratch` are for Team::sum_up().
 //
 // Where a symbol begins is known only after the one before it. So the threads find for each bit where the next symbol
 // would begin, then where the sixteenth one would, and one thread hops over sixteen symbols at a time.
@@ -55,9 +57,12 @@ DZ_HD bool read_lengths(const Team<THREADS>& team, InflateCodes& c, LengthSymbol
   const uint32_t from = c.position, total = c.literals + c.distances;
   const auto bits_at = [&](uint32_t at) { return shift_out(words[(from + at) / 32 + 1], words[(from + at) / 32], from + at); };
   team.each([&](uint32_t t) {
-    if (t == 0) c.good = false;
+    if (t == 0) {
+      c.good = false;
+      c.first_wrong = LengthSymbols::kMost;
+    }
     for (uint32_t i = t; i < LengthSymbols::kMost; i += THREADS) c.lengths[i] = 0;
-    for (uint32_t i = t; i < kBits; i += THREADS) symbols.next[i] = uint8_t(total_bits(c.find(bits_at(i), true)));
+    for (uint32_t i = t; i < kBits; i += THREADS) symbols.to_next[i] = uint8_t(total_bits(c.find(bits_at(i), true)));
   });
   const auto hop_four_times = [&](const uint8_t* by, uint8_t* to) {
     team.each([&](uint32_t t) {
@@ -68,22 +73,22 @@ DZ_HD bool read_lengths(const Team<THREADS>& team, InflateCodes& c, LengthSymbol
       }
     });
   };
-  hop_four_times(symbols.next, symbols.fourth);
-  hop_four_times(symbols.fourth, symbols.sixteenth);
+  hop_four_times(symbols.to_next, symbols.to_fourth);
+  hop_four_times(symbols.to_fourth, symbols.to_sixteenth);
   team.each([&](uint32_t t) {
     if (t > 0) return;
     uint32_t at = 0;
     for (uint32_t i = 0; i < LengthSymbols::kMost / 16; ++i) {
       symbols.every_sixteenth[i] = uint16_t(at);
-      at = LengthSymbols::hop(symbols.sixteenth, at);
+      at = LengthSymbols::hop(symbols.to_sixteenth, at);
     }
   });
   team.each([&](uint32_t t) {
     uint32_t lengths = 0;
     for (uint32_t i = kEach * t; i < kEach * (t + 1) && i < LengthSymbols::kMost; ++i) {
       uint32_t at = symbols.every_sixteenth[i / 16];
-      for (uint32_t k = 0; k < i % 16 / 4; ++k) at = LengthSymbols::hop(symbols.fourth, at);
-      for (uint32_t k = 0; k < i % 4; ++k) at = LengthSymbols::hop(symbols.next, at);
+      for (uint32_t k = 0; k < i % 16 / 4; ++k) at = LengthSymbols::hop(symbols.to_fourth, at);
+      for (uint32_t k = 0; k < i % 4; ++k) at = LengthSymbols::hop(symbols.to_next, at);
       const uint32_t word = at < kBits ? c.find(bits_at(at), true) : code_word(0, 0, kNoCodeFound);
       const uint32_t value = value_in(word, bits_at(at < kBits ? at : 0));
       const Meaning what = meaning(word);
@@ -95,14 +100,17 @@ DZ_HD bool read_lengths(const Team<THREADS>& team, InflateCodes& c, LengthSymbol
     sums[t] = lengths;
   });
   team.sum_up(sums, scratch);
-  const bool is_wrong = team.any([&](uint32_t t) {
+  team.each([&](uint32_t t) {
     uint32_t n = t ? uint32_t(sums[t - 1]) : 0;
     for (uint32_t i = kEach * t; i < kEach * (t + 1) && i < LengthSymbols::kMost && n < total; ++i) {
       const uint32_t count = symbols.count[i];
       uint32_t from_symbol = i;
       while (from_symbol > 0 && symbols.value[from_symbol] == LengthSymbols::kLast) --from_symbol;
       const uint8_t value = symbols.value[from_symbol];
-      if (count == 0 || count > total - n || value == LengthSymbols::kLast) return true;
+      if (count == 0 || count > total - n || value == LengthSymbols::kLast) {
+        lower_to(&c.first_wrong, i);
+        return;
+      }
       for (uint32_t k = 0; k < count && value != 0; ++k) c.lengths[n + k] = value;
       n += count;
       if (n == total) {
@@ -110,9 +118,14 @@ DZ_HD bool read_lengths(const Team<THREADS>& team, InflateCodes& c, LengthSymbol
         c.good = true;
       }
     }
-    return false;
   });
-  return !is_wrong && c.good && c.lengths[256] != 0;
+  // Threads behind the first wrong symbol have counted anything. Those before it have counted right.
+  const uint32_t wrong = c.first_wrong;
+  if (wrong == LengthSymbols::kMost) return c.good && c.lengths[256] != 0;
+  team.each([&](uint32_t t) {
+    if (t == 0) c.position = from + symbols.behind[wrong];
+  });
+  return false;
 }
 
 // Reads a dynamic block's codes, which begin at c.position, and builds them. Moves c.position behind what was read.
@@ -125,7 +138,7 @@ DZ_HD bool read_codes(const Team<THREADS>& team, InflateCodes& c, LengthSymbols&
   });
   const uint32_t distances = c.distances;
   if (!c.good) return false;
-  team.each([&](uint32_t) {});
+  team.each([&](uint32_t) {});  // all threads have read c.distances and c.good
   team.each([&](uint32_t t) {
     if (t == 0) c.distances = kCodeLengths;
   });

@@ -6,14 +6,14 @@
 namespace dz {
 
 // Why reading symbols ended: kLimit: the limit was reached; kEnd: the block's end was read; kNoCode: the bits are no
-// symbol; kRefused: the sink returned false.
+// symbol, or lie behind the input; kRefused: the sink returned false.
 enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
 DZ_HD Stop stop_after(Meaning last) { return last == kEndCode ? kEnd : last == kNoCodeFound ? kNoCode : kLimit; }
 
 // Reads symbols up to bit `limit`, or until one ends the reading. The last symbol may reach beyond the limit. Each symbol
 // goes to sink(length, value): the match with this length and the distance `value`; if the length is 0, the byte `value`.
-// It returns false to refuse a match.
+// The sink returns false to refuse it.
 //
 // Each step reads one code: a literal, the length of a match, or its distance. It has no branches but for rare codes. So
 // the lanes of a warp make the same steps together, whatever they read.

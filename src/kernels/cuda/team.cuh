@@ -9,18 +9,8 @@
 
 namespace dz {
 
-// Returns whether `mine` is true for at least one lane of the warp, in a step that all of them make. On the host a
-// thread sees its own value only.
-DZ_HD bool warp_any(bool mine) {
-#ifdef __CUDA_ARCH__
-  return __any_sync(0xffffffff, mine) != 0;
-#else
-  return mine;
-#endif
-}
-
-// Returns whether `mine` is true for this lane of the warp and for none before it, in a step that all of them make. On
-// the host each thread is a warp.
+// Returns whether `mine` is true for this lane of the warp and for none before it. All lanes must call it. On the host each
+// thread is a warp.
 DZ_HD bool warp_first(bool mine) {
 #ifdef __CUDA_ARCH__
   const uint32_t all = __ballot_sync(0xffffffff, mine);

@@ -12,6 +12,7 @@ namespace zstd {
 
 // Most sequences of a batch for each thread. With two, the threads wait half as often for each other.
 constexpr uint32_t kSequencesEach = 2;
+static_assert(kSequencesEach == 2, "DZ_UNROLL_BY(2) unrolls all loops over them");
 
 // A block's literals.
 struct Literals {

@@ -63,7 +63,10 @@ pub const GATHER_TILE: u32 = 64 * 1024;
 /// multiprocessors where a block may have `shared` bytes of shared memory (at least 64 KiB): the first kernel with which
 /// all streams run at once, or else the one with the most threads at once.
 pub fn inflate_kernel(streams: usize, multiprocessors: u32, shared: u32) -> usize {
-    let at_once = |kernel: &InflateKernel| streams as u64 <= u64::from(multiprocessors * kernel.resident(shared));
+    let at_once = |kernel: &InflateKernel| {
+        let resident = kernel.resident(shared);
+        resident > 0 && streams as u64 <= u64::from(multiprocessors * resident)
+    };
     let threads = |&i: &usize| INFLATE[i].resident(shared) * INFLATE[i].threads;
     let most_threads = || (0..INFLATE.len()).max_by_key(threads).expect("there are kernels");
     INFLATE.iter().position(at_once).unwrap_or_else(most_threads)

@@ -114,12 +114,14 @@ fn the_fewer_the_streams_the_more_threads_each_has() {
     // On an A100 and an L40S, blocks of 256 threads would leave more threads idle. A T4 has no room for blocks of 512.
     assert_eq!([265, 100_000].map(|streams| threads(streams, 163)), [512; 2]);
     assert_eq!([1, 133, 100_000].map(|streams| threads(streams, 99)), [512; 3]);
-    assert_eq!([1, 100_000].map(|streams| threads(streams, 64)), [256; 2]);
+    assert_eq!([0, 1, 100_000].map(|streams| threads(streams, 64)), [256; 3]);
 }
 
 #[test]
 fn hand_made_streams() {
     let mut out = [0u8; 400];
+    // A dynamic block whose first length repeats the one before, which there isn't; later ones lie behind the input.
+    assert_eq!(inflate(&[0x05, 0x09, 0xa4, 0x20, 0x00], &mut out), Err(CORRUPT));
     // A fixed block: "a", a match of 258 at distance 1, the end (bits: 1 10000 as 01; codes of section 3.2.6).
     let fixed = [0x4b, 0x1c, 0x05, 0x00];
     let mut reference = Vec::new();
@@ -135,6 +137,16 @@ fn hand_made_streams() {
     assert_eq!(inflate(&[1, 3, 0, 0xfc, 0xff, 7, 8, 9], &mut out[..2]), Err(TOO_LONG));
     // A fixed block that begins with a match.
     assert_eq!(inflate(&[0x03, 0x02, 0x00], &mut out), Err(CORRUPT));
+}
+
+#[test]
+fn a_cut_in_the_lengths_of_codes_is_seen_as_one() {
+    let data: Vec<u8> = (0..40_000u32).map(|i| (i * i >> 7) as u8 ^ (i >> 3) as u8).collect();
+    let stream = deflate(&data, 9);
+    let mut out = vec![0; data.len()];
+    for len in 1..100 {
+        assert_eq!(inflate(&stream[..len], &mut out), Err(TRUNCATED), "cut to {len}");
+    }
 }
 
 #[test]

@@ -16,6 +16,12 @@ fn deflate(data: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// The kernels whose blocks have enough shared memory on this device, with their indexes in [`INFLATE`].
+fn launchable(gpu: &Gpu) -> impl Iterator<Item = (usize, InflateKernel)> {
+    let room = gpu.device.shared_memory() as u32;
+    INFLATE.into_iter().enumerate().filter(move |(_, kernel)| kernel.shared <= room)
+}
+
 /// Raw deflate streams on the device, at any alignment, and room for their outputs.
 struct Batch {
     /// For each stream: where its output begins, and the room for it in bytes.
@@ -126,7 +132,7 @@ fn gpu_inflates_as_the_host_does() {
         .collect();
     let given: Vec<(&[u8], usize)> = streams.iter().map(|(bytes, capacity)| (&bytes[..], *capacity)).collect();
     let batch = Batch::new(&gpu, &given);
-    for (which, InflateKernel { name, .. }) in INFLATE.into_iter().enumerate() {
+    for (which, InflateKernel { name, .. }) in launchable(&gpu) {
         batch.clear(&gpu);
         batch.enqueue(&gpu, which);
         let mut good = 0;
@@ -182,7 +188,7 @@ fn gpu_bench_inflate() {
             for &n in counts {
                 let batch = Batch::new(&gpu, &(0..n).map(|i| (&packed[i % packed.len()][..], len)).collect::<Vec<_>>());
                 let mut line = String::new();
-                for (which, InflateKernel { name: kernel, .. }) in INFLATE.into_iter().enumerate() {
+                for (which, InflateKernel { name: kernel, .. }) in launchable(&gpu) {
                     batch.clear(&gpu);
                     batch.enqueue(&gpu, which);
                     assert!(batch.statuses(&gpu).iter().all(|&found| found == (0, len)), "{kernel}: not decoded");

@@ -92,7 +92,7 @@ impl Module {
             let mut inflate = [std::ptr::null_mut(); INFLATE.len()];
             for (to, kernel) in inflate.iter_mut().zip(INFLATE) {
                 *to = function(kernel.name)?;
-                // Kernels that need more than a block may have are never launched: see inflate_kernel().
+                // inflate_kernel() never chooses a kernel that needs more than a block may have.
                 allow_shared(*to, kernel.shared.min(device.shared_memory() as u32))?;
             }
             let mut zstd_execute = [std::ptr::null_mut(); EXECUTE.len()];
