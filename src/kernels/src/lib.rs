@@ -59,9 +59,10 @@ impl InflateKernel {
 /// Bytes that one block of `dz_gather` moves: a [`CopyJob`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
-/// Returns the index in [`INFLATE`] of the kernel to use for this number of streams, on a device with this number of
-/// multiprocessors where a block may have `shared` bytes of shared memory (at least 64 KiB): the first kernel with which
-/// all streams run at once, or else the one with the most threads at once.
+/// Returns the index in [`INFLATE`] of the kernel to use for this number of streams. It is the first kernel with which all
+/// streams run at once, or else the one with the most threads at once.
+///
+/// `shared`: bytes of shared memory that a block may have on the device, at least 64 KiB.
 pub fn inflate_kernel(streams: usize, multiprocessors: u32, shared: u32) -> usize {
     let at_once = |kernel: &InflateKernel| {
         let resident = kernel.resident(shared);
