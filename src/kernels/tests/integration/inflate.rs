@@ -141,7 +141,7 @@ fn hand_made_streams() {
 
 #[test]
 fn a_cut_in_the_lengths_of_codes_is_seen_as_one() {
-    let data: Vec<u8> = (0..40_000u32).map(|i| (i * i >> 7) as u8 ^ (i >> 3) as u8).collect();
+    let data: Vec<u8> = (0..40_000u32).map(|i| ((i * i) >> 7) as u8 ^ (i >> 3) as u8).collect();
     let stream = deflate(&data, 9);
     let mut out = vec![0; data.len()];
     for len in 1..100 {
