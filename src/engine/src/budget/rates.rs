@@ -1,5 +1,6 @@
 //! What is known of codecs before a chunk is read: how long the GPU's decoders take, how fast a core is, how well data are
-//! compressed. Measured on one NVIDIA H200 with 16 Xeon cores, float32 fields of 721 x 1440.
+//! compressed. Measured on one NVIDIA H200 with 16 Xeon cores, float32 fields of 721 x 1440; the GPU's gzip and zlib on an
+//! H100.
 //!
 //! These numbers decide how memory is divided and who decodes. They never decide what a reader delivers.
 
