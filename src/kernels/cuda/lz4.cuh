@@ -1,5 +1,6 @@
 // dz_lz4: decodes raw LZ4 blocks with several warps each and raw Snappy blocks with one, and copies stored streams.
 #pragma once
+#include "shared.cuh"
 #include "streams.cuh"
 
 namespace dz {
@@ -23,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128)
   if (i >= n) return;
   uint64_t produced;
   const DecodeStatus status =
-      decode_stream(buffers, kinds[i], global_memory<const uint8_t>(in[i]), in_bytes[i],
+      decode_stream(*shared_pointer(&buffers), kinds[i], global_memory<const uint8_t>(in[i]), in_bytes[i],
                     global_memory<uint8_t>(out[i]), capacity[i], produced, threadIdx.x % kWarp);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;

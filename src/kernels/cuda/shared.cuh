@@ -1,9 +1,22 @@
-// Arrays in shared memory, by address. On the device an address is a 32-bit number, and the compiler keeps it in a
-// register; from a pointer it would compute the address anew for each access.
+// Objects and arrays in shared memory, by address. On the device an address is a 32-bit number, and the compiler keeps
+// it in a register; from a variable's name it would compute the address anew for each access.
 #pragma once
 #include "layout.cuh"
 
 namespace dz {
+
+// Returns a pointer to an object in shared memory, whose address the compiler keeps in a register.
+template <class T>
+DZ_HD T* shared_pointer(T* object) {
+#ifdef __CUDA_ARCH__
+  uint32_t at = uint32_t(__cvta_generic_to_shared(object));
+  // Keeps the compiler from seeing where the address comes from.
+  asm volatile("" : "+r"(at));
+  return static_cast<T*>(__cvta_shared_to_generic(at));
+#else
+  return object;
+#endif
+}
 
 class SharedArray {
 #ifdef __CUDA_ARCH__

@@ -5,6 +5,7 @@
 // all written at once.
 #pragma once
 #include "batch.cuh"
+#include "shared.cuh"
 #include "zstd_layout.cuh"
 
 namespace dz {
@@ -205,8 +206,8 @@ DZ_HD DecodeStatus execute(const Frame& f, const Block* blocks, const uint8_t* w
     __shared__ dz::Cells<20 * THREADS> cells;                                                                          \
     const Frame f = frames[blockIdx.x];                                                                                \
     uint32_t produced;                                                                                                 \
-    const dz::DecodeStatus status =                                                                                    \
-        execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block, cells, produced);              \
+    const dz::DecodeStatus status = execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block,    \
+                                                     *dz::shared_pointer(&cells), produced);                           \
     if (threadIdx.x == 0) {                                                                                            \
       out_bytes[blockIdx.x] = produced;                                                                                \
       statuses[blockIdx.x] = status;                                                                                   \
