@@ -90,6 +90,9 @@ def to_numpy(tensors: Any) -> np.ndarray:
     """A batch of equal samples as one array (batch, ...)."""
     if hasattr(tensors, "as_cpu"):
         tensors = tensors.as_cpu()
+    # One by one NumPy reads the text that describes a sample's memory, which takes 20 microseconds.
+    if tensors.is_dense_tensor():
+        return tensors.as_array()
     return np.stack([np.array(tensors.at(i)) for i in range(len(tensors))])
 
 

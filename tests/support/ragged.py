@@ -80,7 +80,7 @@ def samples(pipe: Any, count: int) -> Iterator[list[list[np.ndarray]]]:
     """Yields the batches of a pipeline: for each output its samples."""
     for _ in range(count):
         outputs = [out.as_cpu() if hasattr(out, "as_cpu") else out for out in pipe.run()]
-        yield [[np.array(out.at(i)) for i in range(len(out))] for out in outputs]
+        yield [[np.from_dlpack(out[i]).copy() for i in range(len(out))] for out in outputs]
 
 
 def check(store: Store, device: str, batch_size: int, count: int, arrays=ARRAYS, **args) -> list[int]:
