@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import gc
 import os
@@ -10,19 +9,18 @@ import runpy
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import remote
+from support import remote, zarr_here
 from support.pipelines import why_no_gpu
 
 # Imported objects stay. Looking through them for garbage again and again takes a tenth of the time of the imports.
@@ -58,14 +56,7 @@ def _use_memory_for_files() -> None:
 _use_memory_for_files()
 
 
-async def _here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-
-# zarr-python hands each step on a small chunk to another thread, and makes a task of it. Both take longer than the
-# step.
-asyncio.to_thread = _here
-zarr.config.set({"codec_pipeline.batch_size": 1000})
+zarr_here.work_here()
 
 # No test may hang: a reader that waits for ever is one of the faults that the suites look for.
 TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
