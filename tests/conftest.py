@@ -28,7 +28,9 @@ gc.disable()
 # Garbage is collected before a fork. A child would otherwise collect pipelines of earlier tests, whose threads it
 # doesn't have: DALI ends the process then.
 os.register_at_fork(before=gc.collect)
-# Otherwise threads of OpenMP spin for 200 ms after each loop, waiting for the next one.
+# Tensors of tests are small: threads of OpenMP would wait for one another for longer than they work. Where a program asks for
+# more threads, they don't spin for 200 ms after each loop.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
