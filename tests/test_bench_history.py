@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from support.documents import ROOT
+from support.processes import start_program
 
 BENCH = ROOT / "tests" / "bench"
 sys.path.insert(0, str(BENCH))
@@ -70,14 +69,14 @@ def test_the_recorded_runs_are_whole():
 @pytest.mark.timeout_s(300)
 def test_the_benchmark_tells_all_of_it(tmp_path):
     """A small run on the CPU, from the stores to the page."""
-    command = [
-        sys.executable, str(BENCH / "bench.py"), "--device", "cpu", "--stores", "v3-none", "--readers", "dali_zarr",
+    words = [
+        BENCH / "bench.py", "--device", "cpu", "--stores", "v3-none", "--readers", "dali_zarr",
         "--fields", "4", "--epoch", "16", "--repeats", "2", "--seconds", "0.05", "--threads", "2", "--device-memory-limit", "0",
         "--data", str(tmp_path / "data"), "--json", str(tmp_path / "results.json"), "--commit", "0123abc",
     ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = start_program(*words)
+    out, err = process.communicate(200)
+    assert process.returncode == 0, out + err
     kept = json.loads(history.add(tmp_path / "results.json", tmp_path / "runs").read_text())
     assert kept["commit"] == "0123abc" and kept["version"] and kept["gbps"]["v3-none"]["dali_zarr"] > 0
     assert "| v3-none | " in history.page(tmp_path / "runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import shutil
 import subprocess
@@ -228,22 +229,18 @@ def test_reads_are_those_of_an_epoch(tmp_path, values, codec, chunk, args):
     assert expected in found, e["reads"]
 
 
-def run(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "dali_zarr", *map(str, words)], capture_output=True, text=True, timeout=90, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_the_command_line(tmp_path, values):
+def test_the_command_line(tmp_path, values, monkeypatch, capsys):
+    """A process of its own for the first use; the others are calls, for imports take most of a process's time."""
+    run = functools.partial(command, monkeypatch, capsys)
     path = write(tmp_path / "s", values, 4)
     options = ["--arrays", "a", "--batch_size", 8, "--offsets", -1, 0, "--random_shuffle", "--pick", "lat=0,5"]
-    status, out, err = run("explain", path, "--json", *options)
-    assert status == 0, err
+    words = [sys.executable, "-m", "dali_zarr", "explain", str(path), "--json", *map(str, options)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
     expected = dali_zarr.explain(
         path=path, arrays="a", batch_size=8, offsets=[-1, 0], random_shuffle=True, pick={"lat": [0, 5]}
     )
-    assert json.loads(out) == expected
+    assert json.loads(done.stdout) == expected
     status, out, _ = run("explain", path, *options)
     assert (status, out) == (0, f"{expected}\n")
     for line in ("samples: 47; 6 batches of 8", "chunks of 4x8x16 (2.0 KiB), zstd", "reads per epoch (shuffled)"):
