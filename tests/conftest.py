@@ -32,6 +32,8 @@ os.register_at_fork(before=gc.collect)
 # more threads, they don't spin for 200 ms after each loop.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What xarray computes by Dask takes less time than to hand it to threads. rechunk names its own threads.
+os.environ.setdefault("DASK_SCHEDULER", "synchronous")
 # JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 
 import dali_zarr
@@ -42,8 +43,9 @@ def era5(request, tmp_path_factory):
     return path
 
 
-def opened(path):
-    return xr.open_zarr(path, consolidated=False)
+@functools.cache  # nobody writes to these stores
+def opened(path, dask=False):
+    return xr.open_zarr(path, consolidated=False, chunks={} if dask else None)
 
 
 SELECTIONS = [
@@ -126,7 +128,7 @@ def written(tmp_path_factory):
 def test_stacks_lose_a_level(era5):
     """With a single level z is a channel as t2m is."""
     (found,) = read(era5, ["t2m", "z"], stack_arrays=True, sel={"level": 500})
-    ds = opened(era5)
+    ds = opened(era5, dask=True)
     assert (found == np.stack([ds.t2m.values, ds.z.sel(level=500).values], 1)).all()
 
 
@@ -233,7 +235,7 @@ def test_splits(era5):
     )
     assert list(parts) == ["train", "validation", "test"]
     assert [part.get("random_shuffle") for part in parts.values()] == [True, False, False]
-    ds = opened(era5).z.sel(level=500)
+    ds = opened(era5, dask=True).z.sel(level=500)
     sizes = [dali_zarr.explain(**part)["samples"] for part in parts.values()]
     assert sizes == [ds.sel(time=part["sel"]["time"]).sizes["time"] - 1 for part in parts.values()]
     assert sum(sizes) == HOURS - 3, "no sample reaches from one part into another"
@@ -247,7 +249,7 @@ def test_splits(era5):
 
 @pytest.mark.parametrize("sel", [s for s in SELECTIONS if "longitude" not in s and s.get("level") != [500, 850, 500]], ids=str)
 def test_from_xarray(era5, sel):
-    ds = opened(era5)[["z"]].sel(sel)
+    ds = opened(era5, dask=True)[["z"]].sel(sel)
     args = dali_zarr.from_xarray(ds)
     assert args["path"] == str(era5) and args["arrays"] == ["z"]
     (found,) = read(**args)
@@ -255,7 +257,7 @@ def test_from_xarray(era5, sel):
 
 
 def test_what_from_xarray_refuses(era5):
-    ds = opened(era5)[["z"]]
+    ds = opened(era5, dask=True)[["z"]]
     with pytest.raises(ValueError, match="'z' isn't as it was opened"):
         dali_zarr.from_xarray(ds.isel(time=slice(3)) * 2, path=era5)
     with pytest.raises(ValueError, match="'longitude' has no coordinates, so it can't be told which 3 of 20"):
@@ -305,7 +307,7 @@ def test_from_xarray_without_dask(era5, sel):
 def test_from_xarray_decodes(tmp_path):
     values = np.arange(12, dtype="int16").reshape(4, 3)
     write_array(tmp_path, "a", values, dims=("t", "x"), attributes={"scale_factor": 0.5, "_FillValue": 7} | {"_FillValue": 7})
-    ds = opened(tmp_path)
+    ds = opened(tmp_path, dask=True)
     args = dali_zarr.from_xarray(ds)
     assert args == {"path": str(tmp_path), "arrays": ["a"], "mask_and_scale": True}
     np.testing.assert_array_equal(read(**args)[0], ds.a.values)
