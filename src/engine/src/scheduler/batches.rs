@@ -276,6 +276,11 @@ impl Batches {
         self.untaken
     }
 
+    /// Returns how many batches the consumer takes before it takes the batch with this number.
+    pub fn due_after(&self, number: u64) -> usize {
+        self.untaken + number.saturating_sub(self.first) as usize
+    }
+
     /// Whether no more batches may wait for the consumer.
     pub fn is_full(&self) -> bool {
         self.untaken >= self.rules.max_active

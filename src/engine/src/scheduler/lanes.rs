@@ -18,6 +18,7 @@ impl Scheduler {
             bytes: chunk.payload().map_or(0, |payload| payload.bytes.len()),
             decoded: chunk.info().decoded,
             uses: chunk.uses_before(active_end) as u32,
+            batch: chunk.first_batch().unwrap_or(active_end),
         });
     }
 
@@ -25,14 +26,19 @@ impl Scheduler {
     /// ([`Sharing`](super::sharing::Sharing)).
     pub(super) fn decode_on_idle_cores(&mut self) {
         while self.broken.is_none()
-            && let Some(WaitingChunk { handle, decoded, .. }) = self.waves.next_shared()
+            && let Some(WaitingChunk { handle, decoded, .. }) = self.next_shared()
             && let Some(host_decoded) = self.memory.take_staging(decoded)
         {
-            self.waves.begin_shared();
+            self.waves.begin_shared(handle);
             self.chunks[handle].share(host_decoded);
             Stats::add(&self.shared.stats.chunks_shared, 1);
             self.decode(&[handle]);
         }
+    }
+
+    /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now.
+    fn next_shared(&self) -> Option<WaitingChunk> {
+        self.waves.next_shared(|batch| self.batches.due_after(batch))
     }
 
     /// Handles a chunk that the CPU has decoded for the GPU: frees the memory of its encoded bytes, and queues its
@@ -64,8 +70,9 @@ impl Scheduler {
                 tasks: self.tasks,
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
                 batch_uses: self.batches.uses_of_next(),
+                reads_lack_memory: self.shortage.is_some(),
                 // A chunk that the CPU could decode, and doesn't yet, waits for memory: see `decode_on_idle_cores`.
-                short_of_memory: self.shortage.is_some() || self.waves.next_shared().is_some(),
+                cpu_lacks_memory: self.next_shared().is_some(),
                 untaken: self.batches.untaken(),
             };
             let Some((lane, chunks)) = self.waves.next(now) else { return };

@@ -15,6 +15,10 @@
 //!   share: how long the consumer waited for it, divided by the time since the consumer took the batch before. A
 //!   consumer with a queue of its own, such as DALI, loses nothing while these shares are small.
 //!
+//! The CPU takes long for a chunk, compared with a burst. So it takes the chunks in their order only while they are not
+//! needed before it can have decoded them ([`Sharing::task_batches`]). Otherwise it takes the last ones that were read,
+//! and the next burst decodes the first ones. The reserve then needn't last until the CPU has finished.
+//!
 //! If a consumer takes batches as fast as they come, none wait, whatever the reserve. Then the GPU decodes everything:
 //! the CPU's share would only take bandwidth from the reads. The CPU begins to help when all batches that memory allows
 //! are finished, or when no batch was late for a time. Where several batches need the same chunk, they are finished
@@ -39,6 +43,10 @@ pub(super) struct Sharing {
     max_tasks: TaskLimit,
     /// Number of such tasks that run now.
     tasks: usize,
+    /// The sum of `tasks` at each batch that was taken, and the number of tasks that ended. Both forget earlier batches
+    /// ([`KEPT`]). The quotient is the mean duration of a task, in batches.
+    task_durations: f64,
+    tasks_ended: f64,
     /// The most finished batches that can wait for the consumer. 0: there is no GPU.
     max_waiting: usize,
     /// Whether the consumer is slower than the reader. If so, the GPU decodes in bursts, and the CPU helps.
@@ -84,6 +92,11 @@ const FORGET_AFTER: usize = 32;
 /// `is_on` stays false with fewer batches than this in memory: none could wait while others are decoded.
 const MIN_WAITING: usize = 3;
 
+/// The weight of what is known of earlier tasks, at each batch that is taken.
+const KEPT: f64 = 1.0 - 1.0 / 32.0;
+/// A task may take this many times as long as the mean of all.
+const LONGEST_TASK: f64 = 2.0;
+
 /// Returns the number of batches after which the reserve is lowered, unless it was raised before.
 fn window(max_waiting: usize) -> usize {
     (LOWER_AFTER * max_waiting).max(MIN_WINDOW)
@@ -96,6 +109,8 @@ impl Sharing {
         Self {
             max_tasks,
             tasks: 0,
+            task_durations: 0.0,
+            tasks_ended: 0.0,
             max_waiting,
             is_on: false,
             reserve: 0,
@@ -173,6 +188,8 @@ impl Sharing {
             return;
         }
         self.max_tasks.taken(take.interval);
+        self.task_durations = KEPT * self.task_durations + self.tasks as f64;
+        self.tasks_ended *= KEPT;
         self.taken += 1;
         self.lateness += late;
         self.floor_left = self.floor_left.saturating_sub(1);
@@ -237,6 +254,12 @@ impl Sharing {
         self.is_on && self.tasks < self.max_tasks.get()
     }
 
+    /// Returns how many batches the consumer may take until a task that begins now ends, at most. 0 if that isn't known:
+    /// tasks have hardly ended lately.
+    pub fn task_batches(&self) -> usize {
+        if self.tasks_ended < 1.0 { 0 } else { (LONGEST_TASK * self.task_durations / self.tasks_ended).ceil() as usize }
+    }
+
     /// Records that the CPU begins to decode a chunk, and that `encoded` other chunks that were read are left.
     pub fn begin(&mut self, encoded: usize) {
         self.tasks += 1;
@@ -246,6 +269,7 @@ impl Sharing {
     /// Records that the CPU has decoded a chunk, or failed to.
     pub fn end(&mut self) {
         self.tasks -= 1;
+        self.tasks_ended += 1.0;
     }
 
     /// Returns the number of chunks that the CPU decodes now in the GPU's place.

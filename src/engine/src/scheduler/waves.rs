@@ -26,6 +26,8 @@ pub(super) struct WaitingChunk {
     pub decoded: usize,
     /// Number of uses by active batches.
     pub uses: u32,
+    /// The first batch that needs it.
+    pub batch: u64,
 }
 
 /// Chunks that wait for a lane, in the order in which they came, with the sums of their decoded bytes and their uses.
@@ -45,9 +47,19 @@ impl LaneQueue {
 
     fn pop(&mut self) -> Option<WaitingChunk> {
         let chunk = self.chunks.pop_front()?;
+        self.removed(&chunk);
+        Some(chunk)
+    }
+
+    fn pop_last(&mut self) {
+        if let Some(chunk) = self.chunks.pop_back() {
+            self.removed(&chunk);
+        }
+    }
+
+    fn removed(&mut self, chunk: &WaitingChunk) {
         self.decoded_bytes -= chunk.decoded;
         self.uses -= chunk.uses;
-        Some(chunk)
     }
 
     fn len(&self) -> usize {
@@ -66,8 +78,10 @@ pub(super) struct WaveContext {
     pub ready_uses: u32,
     /// Number of uses of the next batch to be delivered.
     pub batch_uses: u32,
-    /// Whether a read or a decode thread waits for memory.
-    pub short_of_memory: bool,
+    /// Whether a read waits for memory.
+    pub reads_lack_memory: bool,
+    /// Whether a decode thread waits for memory, to decode in the GPU's place.
+    pub cpu_lacks_memory: bool,
     /// Number of finished batches that the consumer has not taken.
     pub untaken: usize,
 }
@@ -102,14 +116,25 @@ impl Waves {
         }
     }
 
-    /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now.
-    pub fn next_shared(&self) -> Option<WaitingChunk> {
-        self.encoded.chunks.front().copied().filter(|_| self.sharing.cpu_decodes())
+    /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now: the first one
+    /// that waits, or, if that is needed too soon, the last one. `due_after(batch)` is the number of batches that the
+    /// consumer takes before this one.
+    pub fn next_shared(&self, due_after: impl Fn(u64) -> usize) -> Option<WaitingChunk> {
+        if !self.sharing.cpu_decodes() {
+            return None;
+        }
+        let chunks = &self.encoded.chunks;
+        let in_time = |chunk: &&WaitingChunk| due_after(chunk.batch) >= self.sharing.task_batches();
+        chunks.front().filter(in_time).or_else(|| chunks.back().filter(in_time)).copied()
     }
 
-    /// Records that a decode thread takes the chunk that [`Self::next_shared`] returned.
-    pub fn begin_shared(&mut self) {
-        self.encoded.pop();
+    /// Records that a decode thread takes this chunk, which [`Self::next_shared`] returned.
+    pub fn begin_shared(&mut self, chunk: Handle) {
+        if self.encoded.chunks.front().is_some_and(|first| first.handle == chunk) {
+            self.encoded.pop();
+        } else {
+            self.encoded.pop_last();
+        }
         self.sharing.begin(self.encoded.len());
     }
 
@@ -136,10 +161,7 @@ impl Waves {
     /// could add to a wave, all that waits is launched, so the scheduler never stands still.
     pub fn next(&mut self, now: WaveContext) -> Option<(usize, Vec<WaitingChunk>)> {
         let lane = *self.idle.last()?;
-        // The scheduler gave chunks to decode threads before this call. If a chunk is left for them, they lack memory
-        // for it.
-        let cpu_decodes = self.next_shared().is_none();
-        let encoded = self.sharing.for_gpu(self.encoded.len(), now.untaken, cpu_decodes);
+        let encoded = self.sharing.for_gpu(self.encoded.len(), now.untaken, !now.cpu_lacks_memory);
         let chunks = self.copied.len() + encoded;
         if chunks == 0 && now.ready_uses == 0 {
             return None;
@@ -171,7 +193,7 @@ impl Waves {
         // However small a wave is, its calls to the driver delay the calls of the thread that launches the model's
         // kernels. So there is one wave for each batch. But chunks that wait hold memory, which reads and decode
         // threads must not lack.
-        let may_wait = self.sharing.has_time(now.untaken) && !now.short_of_memory;
+        let may_wait = self.sharing.has_time(now.untaken) && !now.reads_lack_memory && !now.cpu_lacks_memory;
         enough && (!may_wait || now.ready_uses + self.copied.uses >= now.batch_uses)
     }
 
@@ -210,150 +232,4 @@ impl Waves {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::task_limit::TaskLimit;
-    use super::*;
-
-    const LIMITS: WaveLimits = WaveLimits { encoded: 4096, decoded: 8192, chunks: 3 };
-    const QUIET: WaveContext =
-        WaveContext { reads: 0, tasks: 0, ready_uses: 0, batch_uses: 16, short_of_memory: false, untaken: 1 };
-
-    fn waves(lanes: usize) -> Waves {
-        Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8, false))
-    }
-
-    fn chunk(handle: Handle, content: Content, decoded: usize) -> WaitingChunk {
-        WaitingChunk { handle, content, bytes: decoded / 2, decoded, uses: 1 }
-    }
-
-    fn handles(wave: Option<(usize, Vec<WaitingChunk>)>) -> Option<Vec<Handle>> {
-        wave.map(|(_, wave)| wave.iter().map(|chunk| chunk.handle).collect())
-    }
-
-    #[test]
-    fn copies_come_first_and_a_wave_keeps_its_limits() {
-        let mut waves = waves(4);
-        for (handle, content) in [(0, Content::Encoded), (1, Content::Decoded), (2, Content::Encoded)] {
-            waves.push(chunk(handle, content, 2048));
-        }
-        waves.push(chunk(3, Content::Encoded, 2048));
-        assert_eq!(handles(waves.next(QUIET)), Some(vec![1, 0, 2]), "three chunks at most");
-        assert_eq!(handles(waves.next(QUIET)), Some(vec![3]));
-        waves.push(chunk(4, Content::Encoded, 8192));
-        waves.push(chunk(5, Content::Encoded, 256));
-        assert_eq!(handles(waves.next(QUIET)), Some(vec![4]), "8192 decoded bytes at most");
-        waves.push(chunk(6, Content::Encoded, 1 << 20));
-        waves.push(chunk(7, Content::Encoded, 256));
-        assert_eq!(handles(waves.next(QUIET)), Some(vec![5]));
-        assert_eq!(handles(waves.next(QUIET)), None, "no lane is idle");
-        waves.ended(0);
-        assert_eq!(handles(waves.next(QUIET)), Some(vec![6]), "a chunk beyond the limits goes alone");
-        assert!(!waves.is_idle());
-    }
-
-    #[test]
-    fn a_wave_waits_for_reads_until_it_is_full() {
-        let mut waves = waves(2);
-        let reading = WaveContext { reads: 1, ..QUIET };
-        waves.push(chunk(0, Content::Encoded, 4096));
-        assert_eq!(handles(waves.next(reading)), None);
-        waves.push(chunk(1, Content::Encoded, 4096));
-        assert_eq!(handles(waves.next(reading)), Some(vec![0, 1]), "all bytes that a wave may have");
-        waves.push(chunk(2, Content::Encoded, 4096));
-        assert_eq!(handles(waves.next(WaveContext { untaken: 0, ..reading })), None, "a lane works for the next batch");
-        waves.ended(0);
-        assert_eq!(handles(waves.next(WaveContext { untaken: 0, ..reading })), Some(vec![2]), "no batch, idle lanes");
-    }
-
-    #[test]
-    fn jobs_of_decoded_chunks_wait_for_company() {
-        let mut waves = waves(2);
-        assert_eq!(handles(waves.next(QUIET)), None);
-        let few = WaveContext { reads: 1, ready_uses: 1, ..QUIET };
-        assert_eq!(handles(waves.next(few)), Some(vec![]), "all lanes are idle");
-        assert_eq!(handles(waves.next(few)), None);
-        assert_eq!(handles(waves.next(WaveContext { ready_uses: EAGER_USES, ..few })), Some(vec![]));
-    }
-
-    /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
-    fn waves_with_time() -> Waves {
-        let mut waves = Waves::new(
-            2,
-            WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 },
-            Sharing::new(TaskLimit::fixed(8), 8, false),
-        );
-        waves.sharing.queue_is_full();
-        waves
-    }
-
-    #[test]
-    fn while_enough_batches_wait_there_is_one_wave_for_a_batch() {
-        let mut waves = waves_with_time();
-        let reading = WaveContext { reads: 1, untaken: 5, ..QUIET };
-        let ready = |ready_uses| WaveContext { ready_uses, ..reading };
-        assert_eq!(handles(waves.next(ready(15))), None, "more is being read");
-        assert_eq!(handles(waves.next(ready(16))), Some(vec![]), "a whole batch");
-        // What the CPU has decoded counts by its uses, and not by its bytes.
-        for handle in 0..15 {
-            waves.push(chunk(handle, Content::Decoded, 4 << 20));
-        }
-        assert_eq!(handles(waves.next(WaveContext { reads: 0, tasks: 1, ..reading })), None);
-        assert_eq!(waves.next(ready(1)).unwrap().1.len(), 15);
-        waves.ended(0);
-        waves.ended(1);
-        assert_eq!(handles(waves.next(ready(3))), None);
-        assert_eq!(handles(waves.next(WaveContext { reads: 0, ..ready(3) })), Some(vec![]), "nothing else comes");
-    }
-
-    #[test]
-    fn a_burst_leaves_the_last_chunks_to_the_cpu_if_it_has_memory_for_them() {
-        for cpu_decodes in [true, false] {
-            let mut waves = waves_with_time();
-            (0..72).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
-            if cpu_decodes {
-                (0..8).for_each(|_| waves.begin_shared());
-            }
-            let now = WaveContext { untaken: 2, ..QUIET };
-            let wave = handles(waves.next(now)).unwrap();
-            assert_eq!(
-                wave,
-                if cpu_decodes { 8..56 } else { 0..64 }.collect::<Vec<_>>(),
-                "two for each of eight tasks are left"
-            );
-            assert_eq!(handles(waves.next(now)), None, "the burst has ended");
-        }
-    }
-
-    #[test]
-    fn a_wave_waits_for_no_whole_batch_where_that_costs_time() {
-        let reading = WaveContext { reads: 1, untaken: 5, ready_uses: 1, ..QUIET };
-        let urgent = [
-            ("the reserve is reached", WaveContext { untaken: 2, ..reading }),
-            ("no batch waits", WaveContext { untaken: 0, ..reading }),
-            ("a read waits for memory", WaveContext { short_of_memory: true, ..reading }),
-        ];
-        for (why, now) in urgent {
-            let mut waves = waves_with_time();
-            assert_eq!(handles(waves.next(reading)), None);
-            assert_eq!(handles(waves.next(now)), Some(vec![]), "{why}");
-        }
-        // The consumer is the faster one.
-        let mut waves = Waves::new(2, LIMITS, Sharing::new(TaskLimit::fixed(8), 8, false));
-        assert_eq!(handles(waves.next(reading)), Some(vec![]));
-    }
-
-    #[test]
-    fn small_chunks_of_several_batches_share_a_wave() {
-        let mut waves = waves_with_time();
-        let reading = WaveContext { reads: 1, untaken: 5, batch_uses: 1, ..QUIET };
-        for handle in 0..3 {
-            waves.push(chunk(handle, Content::Decoded, 1 << 10));
-            assert_eq!(
-                handles(waves.next(reading)),
-                None,
-                "16 MB would be launched, or what waits when no read is under way"
-            );
-        }
-        assert_eq!(handles(waves.next(WaveContext { reads: 0, ..reading })), Some(vec![0, 1, 2]));
-    }
-}
+mod tests;
