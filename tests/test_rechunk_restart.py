@@ -230,7 +230,7 @@ def test_a_process_that_is_killed(tmp_path, run):
 MIB = 1 << 20
 LIMITED = {
     "split": ("tens", "--chunks time=1", 16),
-    "crossing": ("fields", "--chunks lat=20,lon=20", 16),
+    "crossing": ("fields", "--chunks lat=20,lon=20", 20),
     "crossing with more": ("fields", "--chunks lat=20,lon=20", 32),
     "from shards": ("shards", "--chunks lat=20,lon=20", 16),
     "to shards": ("tens", "--chunks time=1 --shards time=10", 16),
@@ -241,7 +241,7 @@ LIMITED = {
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """Stores of 32 MB, twice the limit, beside one that is small. They hold noise, which zstd gives up on soon."""
+    """Stores of 32 MB, mostly twice the limit, beside one that is small. They hold noise, which zstd gives up on soon."""
     folder = tmp_path_factory.mktemp("large")
     values = np.random.default_rng(0).standard_normal((160, 200, 250), "f4")
     write_array(folder / "small", "a", values[:4, :20, :20], layout=Layout((1, 20, 20)), dims=DIMS)

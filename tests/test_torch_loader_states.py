@@ -194,11 +194,16 @@ def check_schedule(path, rng, number, monkeypatch):
     while epochs < 3:
         world, batch_size = rng.choice([1, 2, 3, 4, 5]), rng.choice([1, 2, 3, 4, 7])
         stick = rng.random() < 0.3
-        begin = make if state is None else functools.partial(restored, monkeypatch, state, template)
+        # Each tenth schedule opens all readers that users open.
+        opens_all = number % 10 == 0
+        begin = make if state is None or opens_all else functools.partial(restored, monkeypatch, state, template)
         loaders = [
             begin(path, batch_size=batch_size, shard_id=r, num_shards=world, stick_to_shard=stick, **how) for r in range(world)
         ]
         log.append((world, batch_size, stick))
+        if state is not None and opens_all:
+            for loader in loaders:
+                loader.load_state_dict(state)
         for _ in range(rng.choice([1, 1, 2])):
             lengths = {len(loader) for loader in loaders}
             assert len(lengths) == 1, (number, log)

@@ -150,6 +150,7 @@ def _write_chunks(
             content = encode(content)
         file = os.open(base + separator.join(map(str, place)), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            os.write(file, content)
+            written = os.write(file, content)
+            assert written == memoryview(content).nbytes, "the disk is full"
         finally:
             os.close(file)

@@ -3,6 +3,7 @@
 zarr-python hands each call to a thread with an event loop, each step on a small chunk to another thread, and makes a
 task of it. All of that takes longer than the step. Files and memory never make a step wait: its coroutines run to their
 end without a loop. Where a coroutine does wait, for a server or a task, the calling thread's own loop goes on with it.
+Programs that tests start, among them dali-zarr's commands, have zarr-python's own loop and threads.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ def _put(path: Path, value: Any, exclusive: bool = False) -> int:
     except FileExistsError:
         return _put_aside(path, value, exclusive)
     with open(file, "wb", buffering=0) as opened:
-        return opened.write(value.as_buffer_like())
+        content = memoryview(value.as_buffer_like())
+        written = opened.write(content)
+        assert written == content.nbytes, "the disk is full"
+        return written
 
 
 def work_here() -> None:

@@ -1,9 +1,9 @@
 // A warp on the host: 32 coroutines that take turns at each point where the lanes of a warp meet. Only for tests of
 // code for warps, and to decode streams without a GPU: it is slow, but exact.
 //
-// The lanes jump by the compiler's own pair of functions, which GCC and Clang have for all processors: setjmp would save
-// registers that the compiler loads again anyway, and longjmp looks for handlers of cancelled threads. Both together took
-// half of the time.
+// The lanes jump by the compiler's own pair of functions, which GCC has for all processors, and Clang for x86-64. setjmp
+// would save registers that the compiler loads again anyway, and longjmp looks for handlers of cancelled threads: both
+// together took half of the time.
 #include "host_warp.h"
 
 #include <ucontext.h>
@@ -15,7 +15,7 @@
 namespace dz {
 namespace {
 
-// Not a power of two: the tops of all stacks would share one set of the processor's cache.
+// If this were a power of two, the tops of all stacks would share one set of the processor's cache.
 constexpr size_t kStack = 64 * 1024 + 9 * 64;
 
 // Where a lane goes on.
@@ -37,7 +37,7 @@ struct HostWarp {
 
 thread_local HostWarp* warp = nullptr;
 
-// A function of its own: the compiler's jump may not stand in a function that can be jumped to.
+// A function of its own: the compiler forbids its jump in a function that also sets a place to jump to.
 [[noreturn, gnu::noinline]] void go_to(uint32_t lane) {
   warp->lane = lane;
   if (lane < warp->running) __builtin_longjmp(warp->at[lane], 1);
@@ -57,9 +57,11 @@ void enter() {
 
 // Runs the other lanes until it is this lane's turn again. Not a function: the processor predicts returns wrongly after a
 // jump to another stack. finished > 0: a lane has ended while others wait for it, a bug in the code under test.
-#define DZ_YIELD()                                    \
-  if (warp->finished > 0) abort();                    \
-  if (__builtin_setjmp(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp)
+#define DZ_YIELD()                                                                     \
+  do {                                                                                 \
+    if (warp->finished > 0) abort();                                                   \
+    if (__builtin_setjmp(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp);  \
+  } while (0)
 
 void host_warp_sync() { DZ_YIELD(); }
 

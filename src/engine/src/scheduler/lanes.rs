@@ -23,22 +23,19 @@ impl Scheduler {
     }
 
     /// Gives chunks that the GPU could decode to idle decode threads, if that spares a model's time on the GPU
-    /// ([`Sharing`](super::sharing::Sharing)).
-    pub(super) fn decode_on_idle_cores(&mut self) {
+    /// ([`Sharing`](super::sharing::Sharing)). Returns whether one of them waits for memory.
+    pub(super) fn decode_on_idle_cores(&mut self) -> bool {
         while self.broken.is_none()
-            && let Some(WaitingChunk { handle, decoded, .. }) = self.next_shared()
-            && let Some(host_decoded) = self.memory.take_staging(decoded)
+            && let Some(WaitingChunk { handle, decoded, .. }) =
+                self.waves.next_shared(|batch| self.batches.due_after(batch))
         {
+            let Some(host_decoded) = self.memory.take_staging(decoded) else { return true };
             self.waves.begin_shared(handle);
             self.chunks[handle].share(host_decoded);
             Stats::add(&self.shared.stats.chunks_shared, 1);
             self.decode(&[handle]);
         }
-    }
-
-    /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now.
-    fn next_shared(&self) -> Option<WaitingChunk> {
-        self.waves.next_shared(|batch| self.batches.due_after(batch))
+        false
     }
 
     /// Handles a chunk that the CPU has decoded for the GPU: frees the memory of its encoded bytes, and queues its
@@ -62,8 +59,8 @@ impl Scheduler {
         self.queue_for_lane(handle);
     }
 
-    /// Launches waves on idle lanes.
-    pub(super) fn launch(&mut self) {
+    /// Launches waves on idle lanes. `cpu_lacks_memory`: what [`Self::decode_on_idle_cores`] returned.
+    pub(super) fn launch(&mut self, cpu_lacks_memory: bool) {
         while self.broken.is_none() {
             let now = WaveContext {
                 reads: self.reads.in_flight() + self.shards.reading(),
@@ -71,8 +68,7 @@ impl Scheduler {
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
                 batch_uses: self.batches.uses_of_next(),
                 reads_lack_memory: self.shortage.is_some(),
-                // A chunk that the CPU could decode, and doesn't yet, waits for memory: see `decode_on_idle_cores`.
-                cpu_lacks_memory: self.next_shared().is_some(),
+                cpu_lacks_memory,
                 untaken: self.batches.untaken(),
             };
             let Some((lane, chunks)) = self.waves.next(now) else { return };

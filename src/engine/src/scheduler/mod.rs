@@ -280,8 +280,8 @@ impl Scheduler {
             self.activate();
             self.admit();
             self.flush_ready_jobs();
-            self.decode_on_idle_cores();
-            self.launch();
+            let cpu_lacks_memory = self.decode_on_idle_cores();
+            self.launch(cpu_lacks_memory);
             if !self.deliver() {
                 return;
             }

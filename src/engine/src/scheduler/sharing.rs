@@ -16,8 +16,9 @@
 //!   consumer with a queue of its own, such as DALI, loses nothing while these shares are small.
 //!
 //! The CPU takes long for a chunk, compared with a burst. So it takes the chunks in their order only while they are not
-//! needed before it can have decoded them ([`Sharing::task_batches`]). Otherwise it takes the last ones that were read,
-//! and the next burst decodes the first ones. The reserve then needn't last until the CPU has finished.
+//! needed before it can have decoded them ([`Sharing::task_batches`]). Otherwise it takes the last one that was read, if
+//! that isn't needed too soon either, and the next burst decodes the first ones. The reserve then needn't last until the
+//! CPU has finished.
 //!
 //! If a consumer takes batches as fast as they come, none wait, whatever the reserve. Then the GPU decodes everything:
 //! the CPU's share would only take bandwidth from the reads. The CPU begins to help when all batches that memory allows
@@ -254,10 +255,16 @@ impl Sharing {
         self.is_on && self.tasks < self.max_tasks.get()
     }
 
-    /// Returns how many batches the consumer may take until a task that begins now ends, at most. 0 if that isn't known:
-    /// tasks have hardly ended lately.
-    pub fn task_batches(&self) -> usize {
-        if self.tasks_ended < 1.0 { 0 } else { (LONGEST_TASK * self.task_durations / self.tasks_ended).ceil() as usize }
+    /// Returns after how many batches a chunk must be needed, so that the CPU can decode it before: [`LONGEST_TASK`] times
+    /// the mean duration of a task. Tasks of more than the mean are risked for the last batch that can be in preparation:
+    /// the CPU would decode nothing otherwise. `None` if the duration isn't known, because tasks have hardly ended lately.
+    pub fn task_batches(&self) -> Option<usize> {
+        if self.tasks_ended < 1.0 {
+            return None;
+        }
+        let mean = self.task_durations / self.tasks_ended;
+        let last = self.max_waiting.saturating_sub(1).max(mean.ceil() as usize);
+        Some(((LONGEST_TASK * mean).ceil() as usize).min(last))
     }
 
     /// Records that the CPU begins to decode a chunk, and that `encoded` other chunks that were read are left.

@@ -117,14 +117,15 @@ impl Waves {
     }
 
     /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now: the first one
-    /// that waits, or, if that is needed too soon, the last one. `due_after(batch)` is the number of batches that the
-    /// consumer takes before this one.
+    /// that waits, or, if that is needed too soon, the last one ([`Sharing::task_batches`]). `due_after(batch)` is the number
+    /// of batches that the consumer takes before this one.
     pub fn next_shared(&self, due_after: impl Fn(u64) -> usize) -> Option<WaitingChunk> {
         if !self.sharing.cpu_decodes() {
             return None;
         }
         let chunks = &self.encoded.chunks;
-        let in_time = |chunk: &&WaitingChunk| due_after(chunk.batch) >= self.sharing.task_batches();
+        let Some(batches) = self.sharing.task_batches() else { return chunks.back().copied() };
+        let in_time = |chunk: &&WaitingChunk| due_after(chunk.batch) >= batches;
         chunks.front().filter(in_time).or_else(|| chunks.back().filter(in_time)).copied()
     }
 

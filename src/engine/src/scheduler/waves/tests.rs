@@ -128,7 +128,7 @@ fn the_cpu_takes_no_chunk_that_is_needed_before_it_can_decode_it() {
     let mut waves = waves_with_time();
     (0..64).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
     let next = |waves: &Waves, untaken| waves.next_shared(|batch| untaken + batch as usize).map(|chunk| chunk.handle);
-    assert_eq!(next(&waves, 0), Some(0), "it isn't known how long a task takes");
+    assert_eq!(next(&waves, 0), Some(63), "it isn't known how long a task takes");
     // Eight tasks are under way whenever a batch is taken, and four end: each takes two batches.
     (0..8).for_each(|_| waves.sharing.begin(64));
     for _ in 0..100 {
@@ -144,6 +144,21 @@ fn the_cpu_takes_no_chunk_that_is_needed_before_it_can_decode_it() {
         waves.sharing.end();
         assert_eq!(next(&waves, untaken), Some(then));
     }
+}
+
+#[test]
+fn the_cpu_decodes_for_the_last_batch_even_if_its_tasks_are_long() {
+    let mut waves = waves_with_time();
+    (0..128).for_each(|handle| waves.push(chunk(handle, Content::Encoded, 1 << 20)));
+    // Six tasks are under way, and one ends whenever a batch is taken: each takes six batches. Eight may be in preparation.
+    (0..6).for_each(|_| waves.sharing.begin(128));
+    for _ in 0..200 {
+        waves.sharing.taken(Take { waited: Duration::ZERO, interval: Duration::from_millis(8) }, 4);
+        waves.sharing.end();
+        waves.sharing.begin(128);
+    }
+    let next = |waves: &Waves, untaken| waves.next_shared(|batch| untaken + batch as usize).map(|chunk| chunk.handle);
+    assert_eq!([0, 6, 7].map(|untaken| next(&waves, untaken)), [Some(127), Some(127), Some(0)]);
 }
 
 #[test]
