@@ -181,16 +181,20 @@ def at_rest(counters: Callable[[], T]) -> T:
     """Returns what ``counters`` gives once it stands still. Meanwhile no thread of a reader or of DALI may run, or wait
     for a processor or a disk. No test's server may have a request to answer: while it does, no thread has to run."""
     last, still, until = counters(), 0, time.monotonic() + 60
-    turns: dict[str, bytes] = {}
+    # Threads are looked at twice only: when the counters begin to stand still, and at the end. They count their turns themselves.
+    turns, active = dict[str, bytes](), ""
     while True:
-        now, before, (busy, turns) = counters(), turns, _threads()
-        requests = sum(server.in_flight for server in Server.running)
-        still = still + 1 if now == last and turns == before and not busy and not requests else 0
-        if still == 4:
-            return now
+        now, requests = counters(), sum(server.in_flight for server in Server.running)
+        still = still + 1 if now == last and not requests else 0
+        if still == 1:
+            _, turns = _threads()
+        elif still == 5:
+            before, (busy, turns) = turns, _threads()
+            if turns == before and not busy:
+                return now
+            still, active = 1, f"{busy} run, {[task for task in turns if turns[task] != before.get(task)]} ran; "
         if time.monotonic() > until:
-            woke = [task for task in turns if turns[task] != before.get(task)]
-            raise AssertionError(f"no rest: {busy} run, {woke} ran; {requests} requests in flight; counters {last}, then {now}")
+            raise AssertionError(f"no rest: {active}{requests} requests in flight; counters {last}, then {now}")
         last = now
         time.sleep(0.03 if Server.running or _asks_servers(now) else 0.004)
 

@@ -32,7 +32,7 @@ IMPORTS = {
     "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
     "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "torch._dynamo", "nvidia.dali.experimental.dynamic"],
     "only torch": ["torch"],
-    "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded"],
+    "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded", "nvidia.dali.fn", "nvidia.dali.pipeline"],
     "distributed": ["zarr", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker"],
     "server": ["support.server"],
     "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],

@@ -15,6 +15,9 @@ pub(crate) struct Machine {
     pub available: u64,
 }
 
+/// Limits from here on are none.
+const UNLIMITED: u64 = 1 << 62;
+
 impl Machine {
     /// Finds the memory of this machine. `None` if the system doesn't tell.
     pub fn find() -> Option<Self> {
@@ -39,7 +42,7 @@ impl Machine {
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let files = group.version.files();
         // Without a limit the file has a word (`max`), or a number that is larger than the memory of any machine.
-        let Some(limit) = number(files.limit) else { return };
+        let Some(limit) = number(files.limit).filter(|limit| *limit < UNLIMITED) else { return };
         // Cached files count as free: the system drops them before the limit is reached.
         let cached = read("memory.stat").and_then(|stat| field(&stat, files.cached)?.parse().ok()).unwrap_or(0);
         let used = number(files.used).unwrap_or(0).saturating_sub(cached);

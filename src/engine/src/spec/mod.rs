@@ -110,11 +110,14 @@ impl Default for Spec {
 /// at most its part of the cores, unless it is bound to its own cores.
 pub(crate) fn cores() -> usize {
     let available = std::thread::available_parallelism().map_or(4, usize::from);
-    let processes = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok());
+    let processes = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    if processes <= 1 {
+        return available;
+    }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    share(available, listed(allowed), listed(&online), processes.unwrap_or(1))
+    share(available, listed(allowed), listed(&online), processes)
 }
 
 /// Returns the number of cores for one of `processes` processes, at least 1. `online` is the machine's number of cores,
