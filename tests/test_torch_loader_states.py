@@ -187,7 +187,7 @@ def test_the_arithmetic_of_schedules():
                 ranks = [replace(rank, segments=segments) for rank in ranks]
 
 
-SCHEDULES = int(os.environ.get("DALI_ZARR_SCHEDULES", "80"))
+SCHEDULES = int(os.environ.get("DALI_ZARR_SCHEDULES", "200"))
 
 
 class Unopened:
