@@ -210,8 +210,8 @@ def loading(source: Source, plan: Plan) -> dict[str, Any]:
 def find_threads(source: Source, trainer: Trainer, plan: Plan) -> None:
     """Trains until the reader has found how many threads decode in the GPU's place, for ``plan.settle`` seconds at most."""
     cuda, queue = trainer.setting.device.type == "cuda", round(plan.agree(source.queue))
-    # The reader's trials compare windows of so many batches. It pauses for 32 windows when it has tried half more and half
-    # less threads. This ends in the first such pause, before a quarter more or less is tried.
+    # The reader's trials compare windows of so many batches. It pauses for 32 windows when it has tried twice and half
+    # as many threads. This ends in the first such pause, before a quarter more or less is tried.
     window = queue + max(8 * queue, 32)
     still, last, end = 0, 0, time.perf_counter() + plan.settle
     while plan.agree(float(still < 10 * window and time.perf_counter() < end)):

@@ -27,7 +27,7 @@ const LEFT_OUT: usize = 2;
 /// The candidate is refused if the trial has decided nothing after this number of pairs.
 const MAX_PAIRS: usize = 24;
 /// Windows without a trial: at first, and after a trial that was interrupted.
-const FIRST_PAUSE: usize = 4;
+const FIRST_PAUSE: usize = 1;
 /// Windows without a trial after a larger and a smaller limit were refused. The number doubles each time, up to
 /// [`MAX_PAUSE`].
 const MIN_PAUSE: usize = 32;
@@ -55,8 +55,8 @@ pub(super) struct TaskLimit {
     next_pause: usize,
     /// Whether the next candidate is larger than the limit.
     up: bool,
-    /// Whether candidates are half more or less than the limit. Otherwise they are a quarter more or less. This changes
-    /// with each pause after two candidates were refused.
+    /// Whether candidates are twice the limit or half of it. Otherwise they are a quarter more or less. This changes with
+    /// each pause after two candidates were refused.
     coarse: bool,
     /// Number of candidates that were refused in a row.
     refused: usize,
@@ -190,11 +190,17 @@ impl TaskLimit {
         }
     }
 
-    /// Returns the next candidate, half or a quarter more or less than the limit; `None` if that is beyond the bounds.
+    /// Returns the next candidate, see [`Self::coarse`]; `None` if the limit is the bound on that side. Coarse steps are
+    /// large, because the effect of a small one is lost in the noise of most training loops.
     fn candidate(&self) -> Option<usize> {
-        let step = (self.limit / if self.coarse { 2 } else { 4 }).max(1);
-        let candidate =
-            if self.up { (self.limit + step).min(self.max) } else { self.limit.saturating_sub(step).max(self.min) };
+        let quarter = (self.limit / 4).max(1);
+        let candidate = match (self.coarse, self.up) {
+            (true, true) => 2 * self.limit,
+            (true, false) => self.limit / 2,
+            (false, true) => self.limit + quarter,
+            (false, false) => self.limit.saturating_sub(quarter),
+        };
+        let candidate = candidate.clamp(self.min, self.max);
         (candidate != self.limit).then_some(candidate)
     }
 
@@ -307,10 +313,15 @@ mod tests {
 
     #[test]
     fn it_leaves_cores_to_a_thread_that_launches_kernels() {
-        for (seed, noise) in (0..20).flat_map(|seed| [(seed, 0.05), (seed, 0.3)]) {
-            let mut limit = TaskLimit::found(8, 16, 10);
-            let (mean, counts) = Training::new(LAUNCHES, noise).run(&mut limit, 40_000, 0, seed);
-            assert!(mean < 1.02 * LAUNCHES(8.0), "{seed} {noise}: {mean} {counts:?}");
+        for (noise, largest) in [(0.05, 1.02), (0.3, 1.03)] {
+            let mut sum = 0.0;
+            for seed in 0..20 {
+                let mut limit = TaskLimit::found(8, 16, 10);
+                let (mean, counts) = Training::new(LAUNCHES, noise).run(&mut limit, 40_000, 0, seed);
+                assert!(mean < largest * LAUNCHES(8.0), "{seed} {noise}: {mean} {counts:?}");
+                sum += mean;
+            }
+            assert!(sum / 20.0 < 1.015 * LAUNCHES(8.0), "{noise}: {}", sum / 20.0);
         }
     }
 

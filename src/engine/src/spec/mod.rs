@@ -176,12 +176,12 @@ impl Spec {
     pub fn io_threads(&self) -> usize {
         let given = self.resources.io_threads;
         // Requests wait without a thread. These threads only copy the bodies of answers.
-        if self.is_remote() { given.unwrap_or(cores().clamp(1, 8)).max(1) } else { self.copying_threads() }
+        if self.is_remote() { given.unwrap_or_else(|| cores().clamp(1, 8)).max(1) } else { self.copying_threads() }
     }
 
     /// Returns the number of threads that read local stores, or that copy chunks from caches.
     pub fn copying_threads(&self) -> usize {
-        self.resources.io_threads.unwrap_or(cores().clamp(4, 16)).max(1)
+        self.resources.io_threads.unwrap_or_else(|| cores().clamp(4, 16)).max(1)
     }
 
     /// Returns the largest number of concurrent requests to remote stores.
