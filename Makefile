@@ -58,7 +58,7 @@ build: setup  ## Build the plugin and install the package dali_zarr into .venv
 
 # Tests run with assertions and checks of overflow (profile.checked in Cargo.toml). The library is not the one that users get, so it is
 # installed in a folder of its own. One worker more than there are cores; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
-# Rust's tests run beside Python's: each leaves cores idle while the other doesn't. What they print is shown where one fails.
+# Rust's tests run beside Python's, for which they make way: most run while Python's leave a core idle. What they print is shown where one fails.
 # Compiled Python is kept, whatever the environment says: pytest compiles tests and plugins in a way of its own, otherwise in each worker.
 TESTED := $(HERE)/build/tested
 
@@ -71,7 +71,7 @@ test: setup  ## Run every test; those that need a GPU are skipped without one
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
 	cargo test --profile checked --locked --workspace --lib --tests --no-run
-	@cargo test --profile checked --locked --workspace --lib --tests > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
+	@nice -n 5 cargo test --profile checked --locked --workspace --lib --tests > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
 	    PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 	    $(PYTEST_ARGS) tests || status=$$?; \
 	    wait $$rust || { status=$$?; cat build/rust-tests.log; }; grep '^test result' build/rust-tests.log; exit $$status

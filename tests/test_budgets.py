@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import re
+from pathlib import Path
 
 import dali_zarr
 import numpy as np
@@ -20,28 +21,36 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """64 steps of 1 MiB, in zstd chunks that don't fall together with samples: 64 MiB decoded. Noise, which zstd gives up on
-    soon."""
-    path = tmp_path_factory.mktemp("budgets") / "a.zarr"
-    values = np.random.default_rng(0).standard_normal((64, 512, 512), "float32")
-    write_array(path, "a", values, codec="zstd", layout=Layout((3, 200, 512)), dims=("time", "lat", "lon"))
-    write_array(path, "raw", values, codec="none", layout=Layout((1, 512, 512)), dims=("time", "lat", "lon"))
-    write_array(
-        path, "sharded", values, codec="zstd", layout=Layout((1, 64, 512), shards=(8, 512, 512)), dims=("time", "lat", "lon"),
-    )
+    """64 steps of 1 MiB."""
+    return _written(tmp_path_factory.mktemp("budgets") / "a.zarr", 512)
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory):
+    """64 steps of 256 KiB."""
+    return _written(tmp_path_factory.mktemp("budgets") / "a.zarr", 256)
+
+
+def _written(path: Path, side: int) -> Path:
+    """Noise, which zstd gives up on soon, in chunks that don't fall together with samples, in single fields and in shards."""
+    values = np.random.default_rng(0).standard_normal((64, side, side), "float32")
+    dims = ("time", "lat", "lon")
+    write_array(path, "a", values, codec="zstd", layout=Layout((3, side * 2 // 5, side)), dims=dims)
+    write_array(path, "raw", values, codec="none", layout=Layout((1, side, side)), dims=dims)
+    write_array(path, "sharded", values, codec="zstd", layout=Layout((1, side // 8, side), shards=(8, side, side)), dims=dims)
     return path
 
 
 @pytest.mark.quiet_gpu
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
 @pytest.mark.parametrize("array", ["a", "raw", "sharded"])
-def test_nothing_grows(store, device, array, order):
+def test_nothing_grows(small_store, device, array, order):
     """After two epochs, fifteen more change neither resident memory nor the number of threads and descriptors."""
     me = psutil.Process()
-    pipe = build(device, 4, path=store, arrays=[array], dims=["time"], window=[2], step=[1], **order)
+    pipe = build(device, 4, path=small_store, arrays=[array], dims=["time"], window=[2], step=[1], **order)
 
     def peak(epochs: int) -> int:
-        """The most that was resident after a batch. How many batches are there at a moment differs by 30 MiB, but not the most."""
+        """The most that was resident after a batch. How many batches are there at a moment differs, but not the most."""
         most = 0
         for _ in range(16 * epochs):
             pipe.run()
@@ -64,8 +73,9 @@ def test_nothing_grows(store, device, array, order):
     for _ in range(4):
         peaks.append(peak(3))
         on_device.append(memory_used() if device == "gpu" else 0)
-    # On a busy machine one peak is 15 MiB above another now and then; a leak shows each time.
-    assert min(growth(peaks)) < 2 * MIB and sum(growth(peaks)) < 48 * MIB, f"resident memory grew: {growth(peaks)}"
+    # On a busy machine more batches than before may lie in memory once, up to the reader's limit; a leak shows each time.
+    least, *more, _ = sorted(growth(peaks))
+    assert least < MIB // 2 and sum(more) < 16 * MIB, f"resident memory grew: {growth(peaks)}"
     later = held()
     assert later[0] <= threads, "threads were added"
     assert later[1] <= files, "descriptors were left open"

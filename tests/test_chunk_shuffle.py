@@ -111,9 +111,9 @@ def episodes(path, lengths, chunk):
 @pytest.mark.parametrize("fits", [True, False], ids=["chunks of whole episodes", "across chunks"])
 @pytest.mark.parametrize("pads", [{}, {"out_of_bounds_policy": "edge", "pad_before": [2], "pad_after": [1]}], ids=["drop", "edge"])
 def test_short_episodes_share_chunks(tmp_path, device, fits, pads):
-    """2,000 episodes in 40 chunks of 32 KiB, in memory for some of these: a chunk is read for all its episodes at once, and again
+    """1,000 episodes in 20 chunks of 32 KiB, in memory for some of these: a chunk is read for all its episodes at once, and again
     at most for each sample that starts in the chunk before it."""
-    lengths = np.full(2000, 10) if fits else np.random.default_rng(0).integers(5, 16, 2000)
+    lengths = np.full(1000, 10) if fits else np.random.default_rng(0).integers(5, 16, 1000)
     values, firsts = episodes(tmp_path, lengths, 500)
     before, after = (2, 1) if pads else (0, 0)
     expected = {(e, int(first) + s) for e, first in enumerate(firsts) for s in range(-before, int(lengths[e]) - 4 + after + 1)}

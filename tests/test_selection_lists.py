@@ -226,8 +226,8 @@ def test_what_is_refused(path, how, words):
 
 def test_more_starts_than_memory(path):
     """All combinations are too many rows: an error, and not the end of the process."""
-    times = np.zeros(50_000_000, np.int64)
-    with pytest.raises(MemoryError, match="make 2500000000000000 samples"):
+    times = np.zeros(5_000_000, np.int64)
+    with pytest.raises(MemoryError, match="make 25000000000000 samples"):
         dali_zarr.explain(path=path, arrays="z", dims=["time", "latitude"], isel={"time": times, "latitude": times})
 
 

@@ -30,12 +30,15 @@ TESTS = Path(__file__).parents[1]
 # PyTorch imports for the first optimizer, in two seconds.
 IMPORTS = {
     "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
-    "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "torch._dynamo", "nvidia.dali.experimental.dynamic"],
+    "torch": [
+        "numpy", "zarr", "xarray", "nvidia.dali.fn", "torch.distributed", "torch._dynamo", "nvidia.dali.experimental.dynamic",
+        "matplotlib.pyplot",
+    ],
     "only torch": ["torch"],
-    "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded", "nvidia.dali.fn", "nvidia.dali.pipeline"],
+    "dask": ["numpy", "zarr", "xarray", "dask.array", "distributed", "nvidia.dali.fn", "nvidia.dali.pipeline"],
     "distributed": ["zarr", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker"],
     "server": ["support.server"],
-    "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],
+    "lightning": ["numpy", "zarr", "xarray", "nvidia.dali.fn", "lightning"],
 }
 
 
