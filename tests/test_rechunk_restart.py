@@ -7,12 +7,13 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zarr
+from dali_zarr._rechunk import execute, work
 from dali_zarr._rechunk import run as running
-from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from support.command_line import command
 from support.processes import start, start_program
@@ -197,8 +198,8 @@ def test_another_command_does_not_go_on(tmp_path, run, monkeypatch):
 # would otherwise be done before it is killed.
 SLOW = """
 import itertools, sys, time
+from dali_zarr._rechunk import execute, work
 from dali_zarr._rechunk import run as running
-from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from dali_zarr.__main__ import main
 copy, number = work.copy, itertools.count(1)
@@ -263,6 +264,20 @@ def test_memory_stays_below_its_limit(tmp_path, large, case):
     assert process.returncode == 0, err
     grown = int(out.split()[-1])
     assert grown < limit * MIB, f"{grown / MIB:.1f} MiB"
+
+
+@pytest.mark.parametrize("cores", [2, 16, 64])
+def test_what_all_threads_may_keep(monkeypatch, cores):
+    """The allocator keeps freed blocks for each thread. With the threads that zarr-python has on machines with many cores this must
+    stay a part of the memory."""
+    told = {}
+    monkeypatch.setattr(execute.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(execute.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=told.__setitem__))
+    for memory in (16 * MIB, 20 * MIB, 500 * MIB):
+        execute.Local(2, memory)
+        trim_threshold, mmap_threshold = told[-1], told[-3]
+        assert mmap_threshold < trim_threshold
+        assert trim_threshold * (2 + min(32, cores + 4)) <= 0.31 * memory, "planned for tasks is the rest"
 
 
 # No file may be larger, as on a disk with so much room.

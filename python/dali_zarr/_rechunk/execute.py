@@ -89,7 +89,7 @@ class Local:
         self.memory = memory or machine_memory() // 4
         self.in_flight = None
         if self.memory < _TIGHT:
-            _give_back_memory(self.memory)
+            _give_back_memory(self.memory, self.workers)
         self._dask = needed("dask", "rechunk")
         self._callback: Any = needed("dask.callbacks", "rechunk").Callback
 
@@ -260,12 +260,13 @@ def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
     )
 
 
-def _give_back_memory(memory: int) -> None:
+def _give_back_memory(memory: int, workers: int) -> None:
     """Makes glibc give large blocks back to the system when they are freed. Otherwise each of the threads that decode
-    and encode keeps some, and memory grows beyond what tasks hold. Blocks that are small compared with ``memory`` are
-    kept: new ones cost time."""
+    and encode keeps some, and memory grows beyond what tasks hold. All threads together may keep a quarter of
+    ``memory``: new blocks cost time. zarr-python's threads are more than the workers on a machine with many cores."""
+    threads = workers + (needed("zarr", "rechunk").config.get("threading.max_workers") or min(32, (os.cpu_count() or 1) + 4))
     with contextlib.suppress(OSError, AttributeError):
-        libc, large = ctypes.CDLL(None), max(memory // 32, 256 << 10)
+        libc, large = ctypes.CDLL(None), max(memory // (8 * threads), 64 << 10)
         # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h.
         libc.mallopt(-3, large)
         libc.mallopt(-1, 2 * large)
