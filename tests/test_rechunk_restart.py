@@ -198,8 +198,8 @@ def test_another_command_does_not_go_on(tmp_path, run, monkeypatch):
 # would otherwise be done before it is killed.
 SLOW = """
 import itertools, sys, time
-from dali_zarr._rechunk import execute, work
 from dali_zarr._rechunk import run as running
+from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from dali_zarr.__main__ import main
 copy, number = work.copy, itertools.count(1)
