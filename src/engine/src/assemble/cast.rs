@@ -15,8 +15,8 @@ use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 pub(super) trait Element: Copy {
     /// Size in bytes.
     const SIZE: usize = size_of::<Self>();
-    /// Reads an element from memory, in native byte order or swapped.
-    fn load(bytes: *const u8, swap: bool) -> Self;
+    /// Reads an element from memory, in native byte order.
+    fn load(bytes: *const u8) -> Self;
     /// Writes the element to memory, in native byte order.
     fn store(self, bytes: *mut u8);
     /// Makes an element from the low bits of `bits`.
@@ -43,35 +43,37 @@ pub(super) trait Element: Copy {
     }
 }
 
+/// Calls `$body` with `$t` as the type of elements of `$dtype`.
+macro_rules! with_type {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        $crate::assemble::cast::with_type!($dtype, $t => $body;
+            Bool: $crate::assemble::cast::Bool,
+            I8: i8, I16: i16, I32: i32, I64: i64, U8: u8, U16: u16, U32: u32, U64: u64,
+            F16: half::f16, BF16: half::bf16, F32: f32, F64: f64)
+    };
+    ($dtype:expr, $t:ident => $body:expr; $($variant:ident: $element:ty),*) => {
+        match $dtype {
+            $($crate::dtype::DType::$variant => {
+                type $t = $element;
+                $body
+            })*
+        }
+    };
+}
+pub(super) use with_type;
+
 /// Returns the element of type `dtype` with these bits, as float64.
 pub(super) fn value(bits: u64, dtype: DType) -> f64 {
-    fn of<T: Element>(bits: u64) -> f64 {
-        T::from_bits64(bits).to_f64()
-    }
-    match dtype {
-        DType::Bool => of::<Bool>(bits),
-        DType::I8 => of::<i8>(bits),
-        DType::I16 => of::<i16>(bits),
-        DType::I32 => of::<i32>(bits),
-        DType::I64 => of::<i64>(bits),
-        DType::U8 => of::<u8>(bits),
-        DType::U16 => of::<u16>(bits),
-        DType::U32 => of::<u32>(bits),
-        DType::U64 => of::<u64>(bits),
-        DType::F16 => of::<f16>(bits),
-        DType::F32 => of::<f32>(bits),
-        DType::F64 => of::<f64>(bits),
-        DType::BF16 => of::<bf16>(bits),
-    }
+    with_type!(dtype, T => T::from_bits64(bits).to_f64())
 }
 
 macro_rules! memory {
     ($t:ty, $bits:ty) => {
         #[inline(always)]
-        fn load(bytes: *const u8, swap: bool) -> Self {
+        fn load(bytes: *const u8) -> Self {
             // SAFETY: callers of `run` pass boxes that lie in their buffers; no alignment is assumed.
             let bits = unsafe { bytes.cast::<$bits>().read_unaligned() };
-            Self::from_bits64(u64::from(if swap { bits.swap_bytes() } else { bits }))
+            Self::from_bits64(u64::from(bits))
         }
     };
 }

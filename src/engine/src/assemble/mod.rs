@@ -5,6 +5,7 @@
 mod cast;
 mod channels;
 mod cpu;
+mod steps;
 
 pub use channels::run;
 

@@ -11,6 +11,9 @@ use crate::codec::codec_entry::{CodecEntry, TypeWithOrder};
 use crate::dtype::{DType, half_from_f64};
 use crate::error::Result;
 
+/// Elements that are computed at a time in float64.
+const TILE: usize = 512;
+
 /// The operation that decodes the elements of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Operation {
@@ -111,29 +114,24 @@ impl Step for Arithmetic {
 /// Decodes Delta. Like NumPy, sums in the type to which both types promote, and converts each sum to `to`.
 fn delta(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
     let wide = promote(from, to);
-    if wide == from {
-        with_element!(from, S => with_element!(to, D => {
-            let mut sum: Option<S> = None;
-            map::<S, D>(input, out, |v| {
-                let next = sum.map_or(v, |sum| sum.add(v));
-                sum = Some(next);
-                D::cast(next)
-            });
-        }));
-    } else if wide == to {
-        with_element!(from, S => with_element!(to, D => {
-            let mut sum: Option<D> = None;
-            map::<S, D>(input, out, |v| {
-                let v = D::cast(v);
-                let next = sum.map_or(v, |sum| sum.add(v));
-                sum = Some(next);
-                next
-            });
-        }));
-    } else {
-        let mut widened = vec![0; input.len() / from.size() * wide.size()];
-        cast(from, input, wide, &mut widened);
-        delta(wide, &widened, to, out);
+    if wide == to {
+        cast(from, input, to, out);
+        return with_element!(to, T => sum::<T>(out));
+    }
+    let mut sums = vec![0; input.len() / from.size() * wide.size()];
+    cast(from, input, wide, &mut sums);
+    with_element!(wide, T => sum::<T>(&mut sums));
+    cast(wide, &sums, to, out);
+}
+
+/// Replaces each element by the sum of all up to it.
+fn sum<T: Element>(elements: &mut [u8]) {
+    let mut sum: Option<T> = None;
+    for bytes in elements.chunks_exact_mut(T::DTYPE.size()) {
+        let element = T::load(bytes);
+        let next = sum.map_or(element, |sum| sum.add(element));
+        bytes.copy_from_slice(next.bytes().as_ref());
+        sum = Some(next);
     }
 }
 
@@ -151,9 +149,14 @@ fn scaled(from: DType, input: &[u8], to: DType, out: &mut [u8], scale: f64, offs
             let (scale, offset) = (scale as f32, offset as f32);
             with_element!(to, D => map::<f32, D>(input, out, |v| D::cast(v / scale + offset)));
         }
-        _ => with_element!(from, S => with_element!(to, D => {
-            map::<S, D>(input, out, |v| D::cast(v.to_f64() / scale + offset));
-        })),
+        _ => {
+            let mut numbers = [0; 8 * TILE];
+            for (input, out) in input.chunks(TILE * from.size()).zip(out.chunks_mut(TILE * to.size())) {
+                let numbers = &mut numbers[..8 * (input.len() / from.size())];
+                cast(from, input, DType::F64, numbers);
+                with_element!(to, D => map::<f64, D>(numbers, out, |v| D::cast(v / scale + offset)));
+            }
+        }
     }
 }
 
