@@ -49,7 +49,7 @@ impl<'a> Steps<'a> {
         let how = if is_stored && op.has_norm == 0 {
             How::Once(with_type!(src, S => with_type!(dst, D => cast::<S, D>)))
         } else if is_stored && dst == DType::F32 {
-            How::Once(with_type!(src, S => normalize::<S, f32>))
+            How::Once(with_type!(src, S => normalise::<S, f32>))
         } else if op.has_scale != 0 && op.decoded == DType::I64 as i32 {
             How::Integers(with_type!(src, S => multiply::<S>), with_type!(dst, D => store_products::<D>))
         } else {
@@ -122,7 +122,7 @@ fn cast<S: Element, D: Element>(_: &Op, src: *const u8, dst: *mut u8, count: usi
     each(src, dst, count, convert::<S, D>);
 }
 
-fn normalize<S: Element, D: Element>(op: &Op, src: *const u8, dst: *mut u8, count: usize) {
+fn normalise<S: Element, D: Element>(op: &Op, src: *const u8, dst: *mut u8, count: usize) {
     let (mean, stddev) = (op.mean, op.stddev);
     each(src, dst, count, |v: S| D::from_f64((v.to_f64() - mean) / stddev));
 }
@@ -134,7 +134,7 @@ fn multiply<S: Element>(op: &Op, src: *const u8, dst: *mut u8, count: usize) {
 
 fn store_products<D: Element>(op: &Op, src: *const u8, dst: *mut u8, count: usize) {
     if op.has_norm != 0 {
-        return normalize::<i64, D>(op, src, dst, count);
+        return normalise::<i64, D>(op, src, dst, count);
     }
     cast::<i64, D>(op, src, dst, count);
 }
@@ -145,7 +145,7 @@ fn store_numbers<D: Element>(op: &Op, src: *const u8, dst: *mut u8, count: usize
     let filled = |x: f64| if x.is_nan() { fillna } else { x };
     match (op.has_fillna != 0, op.has_norm != 0) {
         (false, false) => cast::<f64, D>(op, src, dst, count),
-        (false, true) => normalize::<f64, D>(op, src, dst, count),
+        (false, true) => normalise::<f64, D>(op, src, dst, count),
         (true, false) => each(src, dst, count, |x| D::from_f64(filled(x))),
         (true, true) => each(src, dst, count, |x| D::from_f64((filled(x) - mean) / stddev)),
     }

@@ -279,6 +279,56 @@ fn strided_boxes_of_every_size() {
     check::<i64>(DType::I64, |v| (v as i64) << 40);
 }
 
+/// Rows are taken in tiles, whose elements may have to be moved before and after.
+#[test]
+fn a_row_gives_what_its_elements_give_alone() {
+    let mut seed = 3u64;
+    let stored: Vec<u64> = (0..2000)
+        .map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed.rotate_left(20)
+        })
+        .collect();
+    let base = stored.as_ptr() as u64 + 8000;
+    let plain = Decoding::default();
+    let packed = Decoding {
+        missing: vec![0, 1],
+        scale: Some(0.1),
+        offset: Some(3.0),
+        decoded: Some(DType::F32),
+        ..Decoding::default()
+    };
+    let integers = Decoding { int_scale: Some(3), decoded: Some(DType::I64), ..Decoding::default() };
+    let some = Some((1.5, 3.0));
+    let operations = [(&plain, None, None), (&plain, some, None), (&packed, some, Some(7.0)), (&integers, None, None)];
+    for (src, dst) in
+        [(DType::I16, DType::F32), (DType::F64, DType::I8), (DType::F32, DType::F16), (DType::U8, DType::F64)]
+    {
+        for ((decoding, mean_stddev, fillna), swap) in operations.iter().flat_map(|o| [(*o, false), (*o, true)]) {
+            let norm = Norm { array: 0, fillna, mean_stddev, fill: 0.0, dtype: dst, imaginary: false };
+            let op = op(src, 0, decoding, &norm, swap).0;
+            for (n, from, to) in [(255, 1, 1), (256, -1, 1), (257, 1, 3), (450, 2, 1), (600, 0, 2)] {
+                let mut outs = [0, 1].map(|_| vec![0u64; 2000]);
+                let [row, alone] = [0, 1].map(|i| outs[i].as_mut_ptr() as u64);
+                let (steps, sizes) = ([from, to], [src, dst].map(|d| d.size() as i64));
+                // SAFETY: the source begins in the middle of 16,000 bytes, and takes at most 900 elements of 8 bytes to
+                // either side. The destinations have 16,000 bytes, of which 1,200 elements of 8 bytes are used.
+                let replaced = unsafe {
+                    let whole = run(&job(base, row, &[(n, from, to)], Source::Chunk), &op);
+                    let one = |i: i64| {
+                        let [s, d] = [0, 1].map(|k| (i * steps[k] * sizes[k]) as u64);
+                        run(&job(base.wrapping_add(s), alone + d, &[(1, 1, 1)], Source::Chunk), &op)
+                    };
+                    [whole, (0..i64::from(n)).map(one).sum()]
+                };
+                assert_eq!(replaced[0], replaced[1], "{src} {dst} {n} {from} {to}");
+                assert!(outs[0] == outs[1], "{src} {dst} {n} {from} {to}, {op:?}");
+                assert!(from == 0 || outs[0].iter().any(|x| *x != 0));
+            }
+        }
+    }
+}
+
 #[test]
 fn nan_payloads_survive_a_copy() {
     let bits = [0x7ff0_dead_beef_0001u64, 0x8000_0000_0000_0000, 1];
