@@ -85,13 +85,27 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Excludes all imported objects, some millions, from garbage collection: looking through them took a fifth of the
-    tests' time."""
-    gc.collect()
-    gc.freeze()
+    _keep_imported()
     # Less often than by default, which took a twentieth of the tests' time: few tests leave much.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    if len(sys.modules) > _modules + 100:
+        _keep_imported()
+
+
+_modules = 0
+
+
+def _keep_imported() -> None:
+    """Excludes all imported objects, some millions, from garbage collection: looking through them took a fifth of the
+    tests' time."""
+    global _modules
+    _modules = len(sys.modules)
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
