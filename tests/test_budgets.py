@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import json
@@ -45,9 +46,11 @@ def _written(path: Path, side: int) -> Path:
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
 @pytest.mark.parametrize("array", ["a", "raw", "sharded"])
 def test_nothing_grows(small_store, device, array, order):
-    """After two epochs, fifteen more change neither resident memory nor the number of threads and descriptors."""
+    """After two epochs, fourteen more change neither resident memory nor the number of threads and descriptors."""
     me = psutil.Process()
-    pipe = build(device, 4, path=small_store, arrays=[array], dims=["time"], window=[2], step=[1], **order)
+    limit = 32 * MIB
+    args = {"dims": ["time"], "window": [2], "step": [1], "host_memory_limit": limit}
+    pipe = build(device, 4, path=small_store, arrays=[array], **args, **order)
 
     def peak(epochs: int) -> int:
         """The most that was resident after a batch. How many batches are there at a moment differs, but not the most."""
@@ -67,15 +70,17 @@ def test_nothing_grows(small_store, device, array, order):
         return me.num_threads(), me.num_fds()
 
     peak(2)
-    peaks = [peak(3)]
+    # What earlier tests have freed is given back: a leak would take it first.
+    ctypes.CDLL(None).malloc_trim(0)
+    peaks = [peak(2)]
     threads, files = held()
     on_device = [memory_used() if device == "gpu" else 0]
-    for _ in range(4):
-        peaks.append(peak(3))
+    for _ in range(6):
+        peaks.append(peak(2))
         on_device.append(memory_used() if device == "gpu" else 0)
-    # On a busy machine more batches than before may lie in memory once, up to the reader's limit; a leak shows each time.
-    rises = growth(peaks)
-    assert min(rises) < MIB // 2 and sum(rises) - max(rises) < 16 * MIB, f"resident memory grew: {rises}"
+    # On a busy machine more batches than before may lie in memory, up to the reader's limit; a leak shows each time. By chance one
+    # of 5,000 rows of seven peaks rises each time.
+    assert min(growth(peaks)) < MIB // 3 and peaks[-1] - peaks[0] < limit, f"resident memory grew: {growth(peaks)}"
     later = held()
     assert later[0] <= threads, "threads were added"
     assert later[1] <= files, "descriptors were left open"
