@@ -114,6 +114,20 @@ def test_batches(make):
     assert k == 36
 
 
+def test_counters(make):
+    """Also when tracing has put the operator into a pipeline."""
+    import dali_zarr
+    import nvidia.dali.experimental.dynamic as ndd
+
+    for capture in (False, True):
+        reader = make()
+        with pytest.raises(RuntimeError, match="counters: expected a reader for Zarr that has delivered a batch"):
+            dali_zarr.counters(reader)
+        for number, batch in enumerate(reader.next_epoch(batch_size=4, capture=capture)):
+            ndd.cast(batch[0] if isinstance(batch, tuple) else batch, dtype=ndd.float32)
+            assert dali_zarr.counters(reader)["batches"] > number and dali_zarr.counters(reader)["arrays"] == ["n"]
+
+
 def test_samples(make):
     reader = make(arrays=["a"], random_shuffle=True, seed=4, return_index=True)
     orders = []

@@ -29,7 +29,7 @@ if backend == "nccl":
     torch.cuda.set_device(gpu)
     device = f"cuda:{gpu}"
 dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous-{world}", rank=rank, world_size=world)
-loader = dali_zarr.torch.Loader(path, arrays=["x"], dims=["n"], batch_size=3, random_shuffle=True, device=device)
+loader = dali_zarr.torch.Loader(path, arrays=["x"], dims=["n"], batch_size=3, random_shuffle=True, device=device, uneven="exact")
 if state != "none":
     loader.load_state_dict(json.load(open(state)))
 counts = torch.zeros(int(samples), dtype=torch.int64, device=device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from nvidia.dali import fn, types
@@ -75,6 +78,16 @@ def test_batches_are_pytrees(make):
     assert isinstance(found, Batch) and found["target"]["n"].tolist() == [12, 14, 16, 18]
 
 
+@pytest.mark.parametrize("copied", [lambda batch: pickle.loads(pickle.dumps(batch)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_batches_can_be_copied(make, copied):
+    """With where their samples are."""
+    (batch, *_) = make(offsets={"input": 0, "target": 6})
+    found = copied(copied(batch))
+    assert isinstance(found["target"], Batch) and found["target"]["n"].tolist() == [6, 7, 8, 9]
+    assert found.index.tolist() == batch.index.tolist() and found.is_repeated.tolist() == [False] * 4
+    assert found["target"].coords["time"][0] == np.datetime64("2020-01-01T06")
+
+
 def test_integers_of_64_bits(make):
     with jax.enable_x64(False):
         with pytest.raises(TypeError, match="output 'wide' has int64, which JAX would cut to 32 bits.*jax_enable_x64.*dtype="):
@@ -109,7 +122,8 @@ def test_the_rank_is_found_when_it_is_needed(path, monkeypatch, use):
     """Where torchrun, or a process group of PyTorch, tells it; a loader that has given batches says what to do."""
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    loaders = [Loader(path, arrays=["n"], batch_size=4, device="cpu", host_memory_limit="128MiB") for _ in range(3)]
+    how = {"arrays": ["n"], "batch_size": 4, "device": "cpu", "uneven": "exact", "host_memory_limit": "128MiB"}
+    loaders = [Loader(path, **how) for _ in range(3)]
     for loader in loaders:
         use(loader)
     next(iter(loaders[2]))
@@ -162,13 +176,12 @@ loader = make(2, drop_last=True)
 loader.load_state_dict(state)
 rest = [n for batch in loader for n in batch["n"].tolist()]
 assert len(set(seen + rest)) == len(seen + rest) == 8 + 8, (seen, rest)
-for wrong, words in (({}, "drop_last=True or pad_last_batch=True"),):
-    try:
-        make(4, **wrong)
-    except ValueError as error:
-        assert words in str(error)
-    else:
-        raise AssertionError(words)
+try:
+    make(4, uneven="exact")
+except ValueError as error:
+    assert "drop_last=True or pad_last_batch=True with uneven='exact'" in str(error)
+else:
+    raise AssertionError("uneven")
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("batch", "model"))
 try:
     Loader(sys.argv[1], arrays=["n"], batch_size=8, device="cpu", sharding=NamedSharding(mesh, P("batch")), drop_last=True)

@@ -34,7 +34,7 @@ def lightning():
         return pytest.importorskip("lightning", reason="Lightning isn't installed: pip install lightning")
 
 
-def module(lightning):
+def module(lightning, asks=False):
     class Model(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -58,6 +58,8 @@ def module(lightning):
             self.seen["val"][-1] += batch["n"].tolist()
 
         def configure_optimizers(self):
+            if asks:
+                assert self.trainer.estimated_stepping_batches > 0
             return torch.optim.SGD(self.parameters(), 1e-9)
 
     return Model()
@@ -118,19 +120,55 @@ def test_lightning_with_limits(lightning, path, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_goes_on(lightning, path, tmp_path):
-    """Stopped in mid-epoch and restored, training sees the rest of the epoch, and then whole ones."""
+@pytest.mark.parametrize("asks", [False, True], ids=["", "estimated_stepping_batches"])
+def test_lightning_goes_on(lightning, path, tmp_path, asks):
+    """Stopped in mid-epoch or at an epoch's end, and restored, training sees the rest of the epoch, and then whole ones: also if
+    configure_optimizers asks for the number of steps, after which Lightning itself doesn't load the loader's state."""
     straight = make(path, random_shuffle=True)
     epochs = [[n for b in straight for n in b["n"].tolist()] for _ in range(3)]
-    saving = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "stopped-{step}", every_n_train_steps=8, save_top_k=-1)
+    saving = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "stopped-{step}", every_n_train_steps=2, save_top_k=-1)
     saved = trainer(lightning, tmp_path, max_epochs=3, callbacks=[saving])
     model = module(lightning)
     saved.fit(model, make(path, random_shuffle=True))
     assert model.seen["train"] == epochs
-    again = module(lightning)
-    file = str(tmp_path / "stopped-step=8.ckpt")
-    trainer(lightning, tmp_path, max_epochs=3).fit(again, make(path, random_shuffle=True), ckpt_path=file)
-    assert [epoch for epoch in again.seen["train"] if epoch] == [epochs[1][8:], epochs[2]]
+    for step, rest in ((8, [epochs[1][8:], epochs[2]]), (12, [epochs[2]])):
+        again = module(lightning, asks)
+        file = str(tmp_path / f"stopped-step={step}.ckpt")
+        going_on = trainer(lightning, tmp_path, max_epochs=3)
+        going_on.fit(again, make(path, random_shuffle=True), ckpt_path=file)
+        assert [epoch for epoch in again.seen["train"] if epoch] == rest
+        # What Lightning kept isn't loaded into the loader of another run.
+        going_on.fit_loop.max_epochs = 4
+        going_on.fit(again, make(path, random_shuffle=True))
+        assert again.seen["train"][-1] == epochs[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_counted_other_batches(lightning, path, tmp_path):
+    """If the epoch began with another batch size, Lightning would leave out some of its batches. An error says what to do."""
+    saving = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "stopped-{step}", every_n_train_steps=2, save_top_k=-1)
+    trainer(lightning, tmp_path, max_epochs=1, callbacks=[saving]).fit(module(lightning), make(path))
+    loader = Loader(path, arrays=["x", "n"], device="cpu", batch_size=8, host_memory_limit="128MiB")
+    with pytest.raises(RuntimeError, match="Lightning counted 3 batches.*the epoch that goes on has 4.*estimated_stepping_batches"):
+        trainer(lightning, tmp_path, max_epochs=1).fit(
+            module(lightning, True), loader, ckpt_path=str(tmp_path / "stopped-step=2.ckpt"),
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_keeps_a_loader_among_hyperparameters(lightning, path, tmp_path):
+    class Model(type(module(lightning))):
+        def __init__(self, loader):
+            super().__init__()
+            self.save_hyperparameters()
+
+    loader = make(path, random_shuffle=True)
+    model = Model(loader)
+    training = trainer(lightning, tmp_path, max_epochs=1)
+    training.fit(model, loader)
+    training.save_checkpoint(tmp_path / "model.ckpt")
+    found = Model.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=False).hparams["loader"]
+    assert [b["n"].tolist() for b in found] == [b["n"].tolist() for b in loader]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -153,6 +191,81 @@ def test_accelerate(path, tmp_path):
 
     moved = send_to_device(batch, torch.device("meta"))
     assert isinstance(moved, Batch) and moved["x"].device.type == "meta"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stop", [None, 4], ids=["", "stopped"])
+def test_accelerate_accumulates(path, stop):
+    """Gradients are synchronised at the end of each epoch, as with a DataLoader; a loop in between doesn't count."""
+    accelerate = pytest.importorskip("accelerate", reason="Accelerate isn't installed: pip install accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model, loader = torch.nn.Linear(3, 1), make(path)
+    synced = []
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            if number == stop:
+                break
+            with accelerator.accumulate(model):
+                synced.append(accelerator.sync_gradients)
+            if number == 1:
+                assert len(list(make(path))) == 6 and not accelerator.gradient_state.end_of_dataloader
+            assert accelerator.gather_for_metrics(batch["n"]).tolist() == batch["n"].tolist()
+    assert not accelerator.gradient_state.in_dataloader
+    # A stopped epoch isn't counted to its end, so steps go on in the next one.
+    assert synced == ([False, False, False, True, False, True] * 2 if stop is None else [False, False, False, True] * 2)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_accelerate_skips_batches(path, taken):
+    """The DataLoader that skip_first_batches makes gives the rest of the epoch; batches that a state has skipped aren't skipped
+    again."""
+    accelerate = pytest.importorskip("accelerate", reason="Accelerate isn't installed: pip install accelerate")
+    epochs = [[b["n"].tolist() for b in loader] for loader in [make(path, random_shuffle=True)] for _ in range(2)]
+    loader = make(path, random_shuffle=True)
+    rest = accelerate.skip_first_batches(loader, taken)
+    found = list(rest)
+    assert all(isinstance(b, Batch) for b in found) and [b["n"].tolist() for b in found] == epochs[0][taken:]
+    assert len(rest.dataset) == STEPS and len(rest) == len(loader) - taken
+    assert [b["n"].tolist() for b in loader] == epochs[1]
+    # Trainer of Transformers calls set_epoch of the sampler inside.
+    rest.batch_sampler.batch_sampler.set_epoch(0)
+    assert [b["n"].tolist() for b in rest] == epochs[0][taken:]
+    loader.set_epoch(0)
+    next(iter(loader))
+    restored = make(path, random_shuffle=True)
+    restored.load_state_dict(loader.state_dict())
+    assert [b["n"].tolist() for b in accelerate.skip_first_batches(restored, taken)] == epochs[0][max(taken, 1) :]
+    with pytest.raises(TypeError, match="a loader has no elements by number"):
+        print(loader.dataset[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainer_of_transformers_goes_on(path, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="Transformers isn't installed: pip install transformers")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(3, 1), []
+
+        def forward(self, x=None, n=None):
+            self.seen.append(n.tolist())
+            return {"loss": self.layer(x).mean()}
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self):
+            return make(path, random_shuffle=True)
+
+    def trained(**how):
+        model = Model()
+        quiet = {"report_to": [], "use_cpu": True, "logging_strategy": "no", "disable_tqdm": True}
+        arguments = transformers.TrainingArguments(str(tmp_path), num_train_epochs=2, save_steps=4, learning_rate=1e-9, **quiet)
+        Trainer(model=model, train_dataset=[0] * STEPS, args=arguments).train(**how)
+        return model.seen
+
+    full = trained()
+    for step in (4, 8):
+        assert trained(resume_from_checkpoint=f"{tmp_path}/checkpoint-{step}") == full[step:]
 
 
 @pytest.mark.filterwarnings("ignore")

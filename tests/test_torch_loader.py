@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
@@ -98,6 +99,28 @@ def test_coordinates(path):
     assert (coords["time"][0] == HOURS[[0, 2, 4]]).all()
     assert coords["lat"].tolist() == [0.5, 1.5, 2.5, 0.5]
     assert coords["lon"].tolist() == [[0, 1, 2, 3, 4]] * 4, "without coordinates, positions"
+
+
+def test_batches_are_pytrees(path):
+    """For torch.utils._pytree, as JAX's batches are for JAX: the batch that it makes has no coordinates."""
+    pytree = torch.utils._pytree
+    batch = next(iter(make(path, arrays=["row", "n"], offsets={"now": 0, "next": 1})))
+    found = pytree.tree_map(lambda tensor: tensor.double(), batch)
+    assert type(found) is type(found["next"]) is type(batch) and found["next"]["row"].dtype == torch.float64
+    assert found["next"]["n"].tolist() == [1.0, 2.0, 3.0, 4.0] and found.index is None
+    leaves, spec = pytree.tree_flatten(batch)
+    assert len(leaves) == 4 and spec == pytree.tree_flatten(found)[1]
+    paths = [pytree.keystr(keys) for keys, _ in pytree.tree_flatten_with_path(batch)[0]]
+    assert paths == ["['now']['row']", "['now']['n']", "['next']['row']", "['next']['n']"]
+    assert pytree.treespec_loads(pytree.treespec_dumps(spec)) == spec
+
+
+def test_batches_can_be_pickled(path):
+    """With where their samples are."""
+    batch = next(iter(make(path)))
+    for copied in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)) * 2:
+        assert copied["n"].tolist() == copied.index[:, 0].tolist() == [0, 1, 2, 3]
+        assert copied.coords["time"].tolist() == batch.coords["time"].tolist() and not copied.is_repeated.any()
 
 
 def test_coordinates_beyond_the_store(path):
@@ -243,7 +266,7 @@ from dali_zarr.torch import Loader
 path, rendezvous, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=4)
 pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-how = {"arrays": ["n"], "device": "cpu", "batch_size": 4, "host_memory_limit": "128MiB"}
+how = {"arrays": ["n"], "device": "cpu", "batch_size": 4, "uneven": "exact", "host_memory_limit": "128MiB"}
 print([n for batch in Loader(path, **how) for n in batch["n"].tolist()])
 print([n for batch in Loader(path, process_group=pairs[rank % 2], **how) for n in batch["n"].tolist()])
 dist.destroy_process_group()
@@ -275,8 +298,6 @@ class Wrapped(torch.utils.data.IterableDataset):
 def test_workers_are_refused(path):
     with pytest.raises(RuntimeError, match="can't be used in a worker process of a DataLoader.*iterate over it itself"):
         list(torch.utils.data.DataLoader(Wrapped(path), batch_size=None, num_workers=1))
-    with pytest.raises(TypeError, match="can't be pickled or sent to worker processes.*without a DataLoader around it"):
-        pickle.dumps(make(path))
 
 
 def test_a_forked_process_is_refused(path):

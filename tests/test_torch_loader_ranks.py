@@ -220,7 +220,7 @@ import torch.multiprocessing as mp
 def run(rank, path, rendezvous, out):
     from dali_zarr.torch import Loader
     def make():
-        return Loader(path, arrays=["n"], device="cpu", batch_size=4, host_memory_limit="128MiB")
+        return Loader(path, arrays=["n"], device="cpu", batch_size=4, uneven="exact", host_memory_limit="128MiB")
     loader, used, begun = make(), make(), make()
     found = {"before": len(loader)}
     next(iter(used))
@@ -298,7 +298,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 store, folder, resumed = sys.argv[1:]
 
 def make(**args):
-    return Loader(store, arrays=["n", "row"], batch_size=4, device="cpu", host_memory_limit="128MB", **args)
+    return Loader(store, arrays=["n", "row"], batch_size=4, device="cpu", host_memory_limit="128MB", uneven="exact", **args)
 
 class Model(lightning.LightningModule):
     def __init__(self):

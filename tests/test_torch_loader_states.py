@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -120,6 +121,48 @@ def test_random_operators_go_on(path):
     assert [noise(other), noise(other)] == [straight[0][2:], straight[1]]
     ranks = [make(path, transform=noisy, shard_id=rank, num_shards=2) for rank in range(2)]
     assert noise(ranks[0]) != noise(ranks[1])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_random_operators_of_any_epoch(path, rank):
+    """The random numbers of an epoch are those of the uninterrupted run, wherever the run begins, and whatever was stopped."""
+    from nvidia.dali import fn
+
+    def noisy(outputs):
+        row = outputs["row"]
+        return {"noise": fn.random.uniform(range=[0, 1]), "flip": fn.random.coin_flip(), "row": row + fn.random.normal(row)}
+
+    def taken(loader, stop=None):
+        return [{name: value.tolist() for name, value in batch.items()} for batch in itertools.islice(loader, stop)]
+
+    how = {"arrays": ["row"], "transform": noisy, "random_shuffle": True, "shard_id": rank, "num_shards": 2, "batch_size": 3}
+    straight = make(path, **how)
+    epochs = [taken(straight) for _ in range(5)]
+    assert len({str(epoch[0]["noise"]) for epoch in epochs}) == 5
+    for epoch in (0, 1, 4):
+        loader = make(path, **how)
+        loader.set_epoch(epoch)
+        assert taken(loader) == epochs[epoch]
+    loader = make(path, **how)
+    assert [taken(loader, 1) for _ in range(4)] == [epoch[:1] for epoch in epochs[:4]]
+    loader.set_epoch(2)
+    assert taken(loader) == epochs[2]
+
+
+def test_random_operators_of_other_ranks(path):
+    """In mid-epoch they don't begin again with the numbers of the first epoch."""
+    from nvidia.dali import fn
+
+    def noisy(outputs):
+        return {"n": outputs["n"], "noise": fn.random.uniform(range=[0, 1])}
+
+    loader, found = make(path, transform=noisy), []
+    for world in (1, 2, 3):
+        state = loader.state_dict()
+        loader = make(path, transform=noisy, shard_id=0, num_shards=world, batch_size=2)
+        loader.load_state_dict(state)
+        found += next(iter(loader))["noise"].tolist()
+    assert len(set(found)) == 6
 
 
 def test_states_that_do_not_fit(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,23 +47,23 @@ def check(collate: Any, transform: Any, sharding: Any) -> None:
 def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
     """Returns a transform that pads ragged outputs, so that batches have one shape; None where there are none.
     ``longest``: for each ragged output the length to pad to, and its type."""
-    if not longest:
-        return None
-    fn, types = _dali.module("fn"), _dali.module("types")
     told = {place[0]: (max(length, 1), dtype) for place, (length, dtype) in longest.items()}
+    return functools.partial(_padded, told) if told else None
 
-    def pad(value: Any, length: int, dtype: str) -> Any:
-        if dtype != "float64":
-            return fn.pad(value, axes=[0], shape=[length])
-        # DALI can't pad float64. So its bits are padded as int64: the bits of 0.0 are zero.
-        bits = fn.pad(fn.reinterpret(value, dtype=types.INT64), axes=[0], shape=[length])
-        return fn.reinterpret(bits, dtype=types.FLOAT64)
 
-    def padded(given: dict[str, Any]) -> dict[str, Any]:
-        found = {name: pad(value, *told[name]) if name in told else value for name, value in given.items()}
-        return found | {LENGTHS: fn.cast(given[next(iter(told))].shape()[0], dtype=types.INT32)}
+def _padded(told: Mapping[str, tuple[int, str]], given: dict[str, Any]) -> dict[str, Any]:
+    found = {name: _pad(value, *told[name]) if name in told else value for name, value in given.items()}
+    first = given[next(iter(told))]
+    return found | {LENGTHS: _dali.module("fn").cast(first.shape()[0], dtype=_dali.module("types").INT32)}
 
-    return padded
+
+def _pad(value: Any, length: int, dtype: str) -> Any:
+    fn, types = _dali.module("fn"), _dali.module("types")
+    if dtype != "float64":
+        return fn.pad(value, axes=[0], shape=[length])
+    # DALI can't pad float64. So its bits are padded as int64: the bits of 0.0 are zero.
+    bits = fn.pad(fn.reinterpret(value, dtype=types.INT64), axes=[0], shape=[length])
+    return fn.reinterpret(bits, dtype=types.FLOAT64)
 
 
 def indptr(group: str) -> str:

@@ -174,8 +174,7 @@ def counters(pipe: Any = None) -> Any:
         found = _by_number()
         return {name: found[number] for name, number in numbers.items() if number in found}
     if hasattr(pipe, "get_metadata"):
-        backend = getattr(pipe, "_op_backend", None)
-        number = _described(backend.GetReaderMeta) if backend is not None else 0
+        number = _described(_of_dynamic(pipe))
         found = _by_number()
         if number not in found:
             raise RuntimeError("dali_zarr: counters: expected a reader for Zarr that has delivered a batch")
@@ -188,6 +187,16 @@ def counters(pipe: Any = None) -> Any:
         "dali_zarr: counters: expected a loader, a pipeline, an iterator of DALI's, a reader of the dynamic mode, or a list of "
         f"these, but found {pipe!r}"
     )
+
+
+def _of_dynamic(reader: Any) -> Any:
+    """Returns what makes DALI ask a reader of the dynamic mode for its epoch. After tracing with ``capture=True`` the
+    operator is in a pipeline of its own."""
+    captured = getattr(getattr(getattr(reader, "_captured_iter", None), "_capture_ctx", None), "pipeline", None)
+    if captured is not None:
+        return lambda: captured.reader_meta(reader._name)
+    backend = getattr(reader, "_op_backend", None)
+    return backend.GetReaderMeta if backend is not None else lambda: None
 
 
 def _described(ask: Any) -> int:

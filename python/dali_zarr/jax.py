@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Unpack, cast
 
 import jax
@@ -22,10 +23,12 @@ import numpy.typing as npt
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
+from ._loading.agreement import Agreement
 from ._loading.collate import Collate, CollatePlan, check_needless, of_values
-from ._loading.epochs import check_flags
+from ._loading.epochs import Ending, Uneven, check_flags
+from ._loading.iteration import Iteration, check_count
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, Iteration, check_count
+from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 
@@ -52,6 +55,13 @@ class Batch(dict[str, Any]):
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no index")
         return self._origin.index()
+
+    @property
+    def is_repeated(self) -> npt.NDArray[np.bool_]:
+        """Which of this process's samples repeat others: bool (sample,); see :class:`dali_zarr.torch.Batch`."""
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no is_repeated")
+        return self._origin.is_repeated()
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
@@ -105,38 +115,58 @@ def _of_children(names: tuple[str, ...], values: Iterable[Any]) -> Batch:
 jax.tree_util.register_pytree_with_keys(Batch, _children, _of_children)
 
 
-class _Origin:
-    """Where the samples of a batch come from. ``parts``: the index of each device as DALI's output, and its number of
-    samples."""
+@dataclass(frozen=True)
+class _Part:
+    """The index of a batch's samples on one device: DALI's output or, in a copy of the batch, an array. The samples from
+    ``own`` on repeat others."""
 
-    def __init__(
-        self, labels: Labels, parts: list[tuple[Any, int]], offset: int, sources: Mapping[outputs.Place, outputs.Source],
-    ):
+    output: Any
+    valid: int
+    own: int
+
+    def index(self) -> npt.NDArray[np.int64]:
+        output = self.output.as_cpu() if hasattr(self.output, "as_cpu") else self.output
+        return np.asarray(output.as_tensor() if hasattr(output, "as_tensor") else output)[: self.valid]
+
+    def __reduce__(self) -> Any:
+        return _Part, (self.index(), self.valid, self.own)
+
+
+class _Origin:
+    """Where the samples of a batch come from. ``parts``: one for each device."""
+
+    def __init__(self, labels: Labels, parts: list[_Part], offset: int, sources: Mapping[outputs.Place, outputs.Source]):
         self.labels, self.offset, self.sources, self._parts = labels, offset, sources, parts
 
     def index(self) -> npt.NDArray[np.int64]:
-        return _index_of(self._parts)
+        """Joins the indexes of all devices to the reader's index of the batch."""
+        return np.concatenate([part.index() for part in self._parts])
+
+    def is_repeated(self) -> npt.NDArray[np.bool_]:
+        return np.concatenate([np.arange(part.valid) >= part.own for part in self._parts])
 
 
-def _index_of(parts: list[tuple[Any, int]]) -> npt.NDArray[np.int64]:
-    """Joins the indexes of all devices to the reader's index of the batch. ``parts``: DALI's output and the number of
-    samples."""
-    found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in parts]
-    return np.concatenate([one[:valid] for one, (_, valid) in zip(found, parts, strict=True)])
+class _OnDevice(BaseLoader[tuple[list[Any], _Part]]):
+    """Iterates over batches on one device: their arrays and the part that they are of the batch of all devices.
 
-
-class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
-    """Iterates over batches on one device. A batch is its arrays, its index (DALI's output) and its number of
-    samples."""
+    The device is number ``number`` of ``devices`` of this process."""
 
     def __init__(
-        self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None,
+        self, plan: Plan, device: Any, number: int, devices: int, ending: Ending, agreement: Agreement | None, moves: bool,
         collate: Collate | None, columns: int | None,
     ):
         self._device, self._columns = device, columns
+        self._number_of_device, self._devices = number, devices
         self._collate: Collate | None = collate
         self._choice: CollatePlan | None = None
-        super().__init__(plan, drop_last, pad_last_batch, placed)
+        super().__init__(plan, ending, agreement, moves)
+
+    def _placed(self, plan: Plan) -> Plan:
+        # PyTorch or torchrun may tell a rank. JAX's own ranks don't change.
+        told = ranks.told()
+        if told is None:
+            return plan
+        return replace(plan, shard_id=told[0] * self._devices + self._number_of_device, num_shards=told[1] * self._devices)
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
@@ -146,14 +176,14 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
         elif self._collate is not None:
             self._choice = CollatePlan(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
 
-    def _taken(self, found: list[Any], valid: int) -> tuple[list[Any], Any, int]:
+    def _taken(self, found: list[Any], valid: int, own: int) -> tuple[list[Any], _Part]:
         if self._choice is not None and self._choice.matrices:
             arrays = _collate_jax.rows(
                 self._choice, self._reading.places, found[:-1], valid, lambda output: self._array(output, valid), self._on_device,
             )
         else:
             arrays = [self._array(output, valid) for output in found[:-1]]
-        return arrays, found[-1], valid
+        return arrays, _Part(found[-1], valid, own)
 
     def _array(self, output: Any, valid: int) -> Any:
         _check_type(output.dtype)
@@ -189,7 +219,7 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 class Loader:
     """Batches of samples from a Zarr store for JAX, like :class:`dali_zarr.torch.Loader` with two differences.
     Functions that are compiled for fixed shapes need full last batches: give ``drop_last`` or ``pad_last_batch``. And
-    there is ``sharding``.
+    there is ``sharding``. A loader with a sharding can't be pickled, since it has devices.
     """
 
     def __init__(
@@ -202,6 +232,7 @@ class Loader:
         offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
         drop_last: bool = False,
         pad_last_batch: bool = False,
+        uneven: Uneven = "repeat",
         shard_id: int | None = None,
         num_shards: int | None = None,
         transform: Transform | None = None,
@@ -218,7 +249,8 @@ class Loader:
             batch_size: Samples in each batch of this process, over all of its devices.
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
-                of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
+                of all processes. Each device's part is read by a reader of its own, as a rank of its own. ``uneven="exact"``
+                needs ``drop_last`` or ``pad_last_batch`` then.
             shard_id, num_shards: The rank and the number of ranks. Default: JAX's processes; call
                 ``jax.distributed.initialize`` before. Where JAX knows only one process: the ranks of
                 ``torch.distributed`` or torchrun's environment.
@@ -231,7 +263,7 @@ class Loader:
                 they are; without ``jax_enable_x64`` they become int32.
             columns: The number of columns with ``collate="csr"``. Default: from the attribute ``shape`` of the matrix's
                 group.
-            arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
+            arguments, offsets, drop_last, pad_last_batch, uneven, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 
         Raises:
             TypeError: An output has integers of 64 bits, which JAX would cut without ``jax_enable_x64``; and as below.
@@ -241,20 +273,25 @@ class Loader:
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
         check_count("batch_size", batch_size)
-        check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch, return_index=return_index)
+        check_flags(return_index=return_index)
+        ending = Ending(drop_last, pad_last_batch, uneven)
         _collate_jax.check(collate, transform, sharding)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         told = tuple(given.pop("offsets", ()))
+        agreement = Agreement(is_certain=shard_id is None)
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
         is_given = shard_id is not None
         rank, world = ranks.rank_and_world(None, shard_id, num_shards)
         devices = [None] if sharding is None else _devices(sharding, batch_size * world)
-        if sharding is not None and not (drop_last or pad_last_batch):
-            raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
+        if sharding is not None and not ending.has_one_shape():
+            raise ValueError(
+                "dali_zarr: sharding: expected drop_last=True or pad_last_batch=True with uneven='exact', since parts must have "
+                "one shape"
+            )
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
@@ -272,8 +309,8 @@ class Loader:
             )
             if collate == "padded":
                 plan = replace(plan, transform=_collate_jax.padding(plan.lengths()))
-            placed = None if is_given else _placed(i, len(devices))
-            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch, placed, collate, columns))
+            compares = agreement if i == 0 else None
+            self._loaders.append(_OnDevice(plan, one, i, len(devices), ending, compares, not is_given, collate, columns))
             self._sources = plan.sources()
         if transform is None:
             if collate is None and self._loaders[0].is_ragged():
@@ -308,17 +345,17 @@ class Loader:
         """
         return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
-    def _batch(self, parts: tuple[tuple[list[Any], Any, int], ...]) -> Batch:
-        columns = zip(*(arrays for arrays, _, _ in parts), strict=True)
+    def _batch(self, found: tuple[tuple[list[Any], _Part], ...]) -> Batch:
+        columns = zip(*(arrays for arrays, _ in found), strict=True)
         joined = [self._joined(list(column)) for column in columns]
-        index = [(part, valid) for _, part, valid in parts]
+        parts = [part for _, part in found]
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            return Batch(values, _origin=_Origin(self._labels, index, self._offsets.get(group, 0), self._sources))
+            return Batch(values, _origin=_Origin(self._labels, parts, self._offsets.get(group, 0), self._sources))
 
         batch = cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
         if self._return_index:
-            batch["index"] = _index_of(index)
+            batch["index"] = batch.index
         return batch
 
     def _joined(self, arrays: list[Any]) -> Any:
@@ -354,6 +391,16 @@ class Loader:
             loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
 
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self._sharding is not None:
+            raise TypeError(
+                "dali_zarr: a loader with a sharding can't be pickled or copied, since devices can't: make it anew in each "
+                "process, and give it the state of this one (state_dict, load_state_dict)"
+            )
+        # Also in a shallow copy the readers are its own.
+        return self.__dict__ | {"_loaders": [copy.copy(loader) for loader in self._loaders]}
+
+
 describe(Loader.__init__, LoaderArguments)
 
 
@@ -368,16 +415,6 @@ def _devices(sharding: Any, samples: int) -> list[Any]:
             "samples; give shard_id and num_shards instead, and put the batches on the other devices by jax.device_put"
         )
     return [device for _, _, device in found]
-
-
-def _placed(number: int, devices: int) -> Callable[[Plan], Plan]:
-    """Returns a function that puts the current rank into a plan, as PyTorch or torchrun tell it; JAX's own ranks don't
-    change. The plan is that of device ``number`` of this process, which has so many ``devices``."""
-    def placed(plan: Plan) -> Plan:
-        told = ranks.told()
-        return plan if told is None else replace(plan, shard_id=told[0] * devices + number, num_shards=told[1] * devices)
-
-    return placed
 
 
 def _hardware_id(device: Any) -> int:

@@ -25,15 +25,21 @@ import torch
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collation
+from ._frameworks import accelerate, dataloader, lightning
 from ._loading import outputs, pictures, ranks
+from ._loading.agreement import Agreement
 from ._loading.collate import Collate, of_values
-from ._loading.epochs import check_flags
+from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
+
+# PyTorch without types, for what has none.
+_UNTYPED: Any = torch
+
 
 class Batch(dict[str, Any]):
     """Tensors by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are inner
@@ -48,6 +54,16 @@ class Batch(dict[str, Any]):
         super().__init__(values)
         self._origin = _origin
         self.index = None if _origin is None else _origin.index
+
+    @property
+    def is_repeated(self) -> torch.Tensor:
+        """Which samples repeat others, so that all ranks have equally many (``uneven``) or the batch is full
+        (``pad_last_batch``): bool (sample,), on the device of the batch's tensors. A mean over all ranks that counts each
+        sample once leaves these out."""
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no is_repeated")
+        index = self._origin.index
+        return torch.arange(len(index), device=_device_of(self) or index.device) >= self._origin.own
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
@@ -135,13 +151,39 @@ class Batch(dict[str, Any]):
         return Batch(values, _origin=self._origin)
 
 
+def _device_of(batch: Batch) -> torch.device | None:
+    """Returns the device of a batch's first tensor."""
+    for value in batch.values():
+        found = value.device if isinstance(value, torch.Tensor) else _device_of(value) if isinstance(value, Batch) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _children(batch: Batch) -> tuple[list[Any], list[str]]:
+    return list(batch.values()), list(batch)
+
+
+def _of_children(values: Iterable[Any], names: list[str]) -> Batch:
+    return Batch(zip(names, values, strict=True))
+
+
+def _children_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], list[str]]:
+    return [(_UNTYPED.utils._pytree.MappingKey(name), value) for name, value in batch.items()], list(batch)
+
+
+_UNTYPED.utils._pytree.register_pytree_node(
+    Batch, _children, _of_children, serialized_type_name="dali_zarr.torch.Batch", flatten_with_keys_fn=_children_with_keys,
+)
+
+
 class _Origin:
-    """Where the samples of a batch come from."""
+    """Where the samples of a batch come from. Samples from ``own`` on repeat others."""
 
     def __init__(
-        self, labels: Labels, index: torch.Tensor, offset: int, sources: Mapping[outputs.Place, outputs.Source],
+        self, labels: Labels, index: torch.Tensor, own: int, offset: int, sources: Mapping[outputs.Place, outputs.Source],
     ):
-        self.labels, self.index, self.offset, self.sources = labels, index, offset, sources
+        self.labels, self.index, self.own, self.offset, self.sources = labels, index, own, offset, sources
 
     def coords(self, source: outputs.Source | None = None) -> dict[str, npt.NDArray[Any]]:
         index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
@@ -153,7 +195,9 @@ class Loader(BaseLoader[Batch]):
     """Batches of samples from a Zarr store, decoded ahead of time, on the GPU where the codec allows it.
 
     Iterating gives an epoch of :class:`Batch`, mappings of tensors by the names of arrays. Tensors share DALI's memory: nothing
-    is copied. Each iteration is a new epoch; all ranks have equally many batches.
+    is copied. Each iteration is a new epoch; all ranks have equally many batches of equal sizes.
+
+    A loader can be pickled and copied. The copy opens the store when it is first needed, and goes on where the loader is.
     """
 
     def __init__(
@@ -165,6 +209,7 @@ class Loader(BaseLoader[Batch]):
         offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
         drop_last: bool = False,
         pad_last_batch: bool = False,
+        uneven: Uneven = "repeat",
         process_group: Any = None,
         shard_id: int | None = None,
         num_shards: int | None = None,
@@ -184,8 +229,11 @@ class Loader(BaseLoader[Batch]):
                 device that is current when the first batch is asked for, or ``LOCAL_RANK``'s, if CUDA isn't in use before.
             offsets: With a list, names of outputs end with the offset (``t2m+6``). With a dictionary, batches are
                 nested: ``{"input": 0, "target": 6}`` gives ``batch["target"]["t2m"]``; its values may be lists.
-            drop_last: Leave out a last batch that isn't full on all ranks. Otherwise it is shorter, on some ranks perhaps empty.
+            drop_last: Leave out a last batch that isn't full on all ranks without repetitions. Otherwise it is shorter.
             pad_last_batch: Fill the last batch with repetitions of the last sample instead.
+            uneven: What becomes of samples that can't be divided equally among the ranks. ``"repeat"``: ranks with one
+                sample less repeat their last one. ``"drop"``: ranks with one sample more leave it out. ``"exact"``: neither;
+                the last batch may be shorter, or even empty, on some ranks. ``batch.is_repeated`` tells the repetitions.
             process_group: The group of processes whose ranks share the samples. Default: all ranks of
                 ``torch.distributed``, else those of torchrun's environment, as they are when the first batch is asked
                 for.
@@ -239,18 +287,22 @@ class Loader(BaseLoader[Batch]):
         self._offsets = outputs.offsets_by_group(offsets, told)
         self._collate: tuple[Collate | None, int | None] = collate, columns
         self._collation: Collation | None = None
-
+        self._is_given, self._follows = is_given, follows
         # Each thread has its own current device, at first 0. That of another thread, which only prefetches batches,
         # says nothing.
-        thread = threading.get_ident()
+        self._thread = threading.get_ident()
+        ending = Ending(drop_last, pad_last_batch, uneven)
+        super().__init__(plan, ending, Agreement(process_group, shard_id is None), follows or not is_given, later)
 
-        def placed(plan: Plan) -> Plan:
-            # Where nothing tells the rank any more, the last known one stays.
-            rank, world = (None if is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
-            is_asked = follows and (plan.device_id is None or threading.get_ident() == thread)
-            return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if is_asked else plan.device_id)
+    def _placed(self, plan: Plan) -> Plan:
+        # Where nothing tells the rank any more, the last known one stays.
+        rank, world = (None if self._is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
+        is_asked = self._follows and (plan.device_id is None or threading.get_ident() == self._thread)
+        return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if is_asked else plan.device_id)
 
-        super().__init__(plan, drop_last, pad_last_batch, placed if follows or not is_given else None, later)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._thread = threading.get_ident()
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
@@ -260,7 +312,24 @@ class Loader(BaseLoader[Batch]):
         _check_worker()
         super()._check_process()
 
-    def _taken(self, found: list[Any], valid: int) -> Batch:
+    def _epoch(self) -> Iterator[Batch]:
+        return accelerate.told(self._first(super()._epoch), lambda: self._is_last)
+
+    def _first(self, epoch: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
+        lightning.load_forgotten_states(self)
+        yield from epoch()
+
+    @property
+    def dataset(self) -> dataloader.Dataset:
+        """For code that makes a DataLoader of a loader's parts, as Accelerate's ``skip_first_batches`` does."""
+        return dataloader.Dataset(self)
+
+    @property
+    def batch_sampler(self) -> dataloader.BatchSampler:
+        """As :attr:`dataset`."""
+        return dataloader.BatchSampler(self)
+
+    def _taken(self, found: list[Any], valid: int, own: int) -> Batch:
         index = self._tensor(found.pop(), valid)
         if self._collation is not None:
             places, tensors = self._collated(self._collation, found, valid)
@@ -272,7 +341,7 @@ class Loader(BaseLoader[Batch]):
                 tensors[i] = tensors[i].view(torch.bfloat16)
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            return Batch(values, _origin=_Origin(self._labels, index, self._offsets.get(group, 0), self._sources))
+            return Batch(values, _origin=_Origin(self._labels, index, own, self._offsets.get(group, 0), self._sources))
 
         batch = outputs.nested(places, tensors, made)
         if self._return_index:
@@ -301,6 +370,13 @@ class Loader(BaseLoader[Batch]):
         # On the CPU there is no stream to wait for. PyTorch takes 1 us for a DLPack capsule. For an object it takes 10
         # us: it asks for a version of DLPack that DALI lacks, and then once more.
         return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
+
+
+    # What is asked of a DataLoader beside its data set and its batch sampler.
+    sampler = None
+    collate_fn = staticmethod(dataloader.collate)
+    num_workers = 0
+    prefetch_factor = None
 
 
 describe(Loader.__init__, LoaderArguments)

@@ -33,11 +33,11 @@ def fields() -> np.ndarray:
 
 
 def make(path: Path, device: str = "cpu", batch_size: int = 4, **args: Any):
-    """Makes a loader with small memory limits. It reads the array ``n`` if no arrays are named."""
+    """Makes a loader with small memory limits. It reads the array ``n`` if no arrays are named, and gives each sample once."""
     from dali_zarr.torch import Loader
 
     limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})
-    return Loader(path, device=device, batch_size=batch_size, **limits, **({"arrays": ["n"]} | args))
+    return Loader(path, device=device, batch_size=batch_size, **limits, **({"arrays": ["n"], "uneven": "exact"} | args))
 
 
 def numbers(batches) -> list[list[int]]:

@@ -12,7 +12,9 @@ _COMMON = frozenset({"name", "device"})
 DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
 # Arguments that Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
-OF_LOADERS = frozenset({"batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding"})
+OF_LOADERS = frozenset({
+    "batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding", "uneven",
+})
 _THREADS = "leave it out: the reader has threads of its own (io_threads, decode_threads)"
 # Arguments of torch's DataLoader, and what to write instead.
 _OF_DATALOADER = {

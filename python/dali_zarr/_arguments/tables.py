@@ -2,7 +2,8 @@
 
 import os
 import weakref
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,19 @@ class Kept(str):
 
     DALI's operators take text, and are built later than they are called, so whatever stands for the operator until then holds
     the name (:mod:`.._wrap`)."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self
+
+
+def check_portable(arguments: Mapping[str, Any]) -> None:
+    """Raises TypeError if a table is in the memory of this process: another process doesn't have it."""
+    for name in NAMES & arguments.keys():
+        if isinstance(arguments[name], Kept):
+            raise TypeError(
+                f"dali_zarr: {name}: a loader can be pickled only with a path, but found an array in memory; write it to a file "
+                "with numpy.save, and give its path"
+            )
 
 
 def named(name: str, value: Any) -> str | None:

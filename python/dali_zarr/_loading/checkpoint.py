@@ -5,9 +5,11 @@ in field 1 and its state in field 2. The other fields belong to the pipeline. Th
 all other bytes stay as they are.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 
 _OPERATOR, _NAME, _STATE = 1, 1, 2
+_PHILOX = re.compile(rb"(Philox_[0-9A-F]+_)[0-9A-F]{16}:[0-9A-F]{16}_[0-9]+")
 
 
 def states(checkpoint: bytes) -> dict[str, bytes]:
@@ -34,6 +36,19 @@ def with_states(checkpoint: bytes, new: Mapping[str, bytes]) -> bytes:
                 whole = _written(_OPERATOR, inner)
         parts.append(whole)
     return b"".join(parts)
+
+
+def random_states_at(checkpoint: bytes, samples: int) -> dict[str, bytes]:
+    """Returns the states of the random operators after so many samples, by name. Those of which the form isn't known
+    (DALI 2.4's is) are left out.
+
+    The state is that of a counter: ``Philox_<key>_<sequence>:<offset>_<phase>``, in hexadecimal digits. The key comes from
+    the pipeline's seed. Each sample has the next sequence."""
+    found: dict[str, bytes] = {}
+    for name, state in states(checkpoint).items():
+        if counter := _PHILOX.fullmatch(state):
+            found[name] = counter[1] + b"%016X" % (samples % 2**64) + b":0000000000000000_0"
+    return found
 
 
 def _operator(body: bytes) -> tuple[str, bytes]:

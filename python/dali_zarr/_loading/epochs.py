@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -28,6 +28,9 @@ def check_last_batch(drop_last: Any, pad_last_batch: Any) -> None:
     check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
     if drop_last and pad_last_batch:
         raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+
+
+Uneven: TypeAlias = Literal["repeat", "drop", "exact"]
 
 
 def whole_batches(samples: int, num_shards: int, batch_size: int) -> int:
@@ -80,6 +83,54 @@ class Part:
     done: int
     shard: int
     is_rest: bool
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an epoch ends if its samples don't divide into full batches on all ranks.
+
+    The shares of ranks differ by at most one sample. ``uneven`` says what becomes of the difference: each rank delivers
+    as many samples as the largest share, repeating its last one (``"repeat"``), as many as the smallest share
+    (``"drop"``), or its own share (``"exact"``). Then batches are short, or even empty, on some ranks only."""
+
+    drop_last: bool = False
+    pad_last_batch: bool = False
+    uneven: Uneven = "repeat"
+
+    def __post_init__(self) -> None:
+        check_last_batch(self.drop_last, self.pad_last_batch)
+        given: Any = self.uneven
+        if not isinstance(given, str) or given not in get_args(Uneven):
+            raise ValueError(f"dali_zarr: uneven: expected 'repeat', 'drop' or 'exact', but found {given!r}")
+
+    def check(self, samples: int, num_shards: int, batch_size: int) -> None:
+        """Raises ValueError where nothing of an epoch is left. The reader itself refuses fewer samples than shards."""
+        if self.drop_last:
+            check_whole_batches(samples, num_shards, batch_size)
+
+    def has_one_shape(self) -> bool:
+        """Returns whether batches with the same number have the same size on all ranks."""
+        return self.drop_last or self.pad_last_batch or self.uneven != "exact"
+
+    def batches(self, part: Part, num_shards: int, batch_size: int) -> int:
+        """Returns how many batches of a part each rank delivers."""
+        if self.drop_last:
+            return whole_batches(part.samples, num_shards, batch_size)
+        if self.uneven == "drop":
+            return math.ceil(part.samples // num_shards / batch_size)
+        return part.batches
+
+    def sizes(self, part: Part, number: int, num_shards: int, batch_size: int) -> tuple[int, int]:
+        """Returns how many samples batch ``number`` of a part has, and how many of these don't repeat others."""
+        if self.pad_last_batch:
+            share = part.batches * batch_size
+        elif self.uneven == "repeat":
+            share = math.ceil(part.samples / num_shards)
+        else:
+            share = part.samples // num_shards if self.uneven == "drop" else part.own
+        before = number * batch_size
+        size = min(max(share - before, 0), batch_size)
+        return size, min(max(part.own - before, 0), size)
 
 
 @dataclass(frozen=True)
@@ -138,6 +189,14 @@ class Schedule:
         """Returns how many batches of this epoch each rank delivered before the last segment; 0 unless that began in
         mid-epoch."""
         return sum(self.part(segment).done for segment in self.segments[:-1]) if self.part().is_rest else 0
+
+    def delivered(self) -> int:
+        """Returns how many samples a rank has delivered since the first epoch, repetitions included, as if there had been
+        these shards in all earlier epochs."""
+        part, segment = self.part(), self.segments[-1]
+        earlier = self.segments[:-1] if part.is_rest else ()
+        before = sum(self.part(one).done * one.batch_size for one in earlier)
+        return part.epoch * segment.padded(self.samples) + before + part.done * segment.batch_size
 
     def after(self, batches: int) -> Schedule:
         """Returns the schedule after this many more batches."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import base64
+import copy
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
+from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar, cast
 
+from .._arguments import tables
 from .._log import log
 from . import checkpoint as checkpoints
 from . import ranks
-from .epochs import Part, check_last_batch, check_whole_batches, whole_batches
-from .reading import NAME, Plan, Reading
+from .agreement import Agreement
+from .epochs import Ending, Part
+from .iteration import Iteration, check_count
+from .reading import NAME, Plan, Reading, restored_checkpoint
 
 B = TypeVar("B")
 
@@ -23,59 +27,36 @@ _FEW = 2
 _VERSION = 1
 
 
-def _nothing(_found: list[Any], _valid: int) -> None:
+# What belongs to a process, and isn't copied with a loader.
+_OF_PROCESS = frozenset({"_lock", "_opened", "_group"})
+
+
+def _nothing(_found: list[Any]) -> None:
     """Takes nothing of a batch that is dropped."""
-
-
-def check_count(name: str, count: Any) -> None:
-    """Raises TypeError or ValueError unless it is a whole number of at least 1."""
-    if isinstance(count, bool) or not isinstance(count, SupportsIndex):
-        raise TypeError(f"dali_zarr: {name}: expected an integer, but found {count!r}")
-    if operator.index(count) < 1:
-        raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
-
-
-class Iteration(Iterator[B]):
-    """The batches of an epoch, with the counters of the loader that they come from."""
-
-    def __init__(self, batches: Iterator[B], counters: Callable[[], Any]):
-        self._batches, self.counters = batches, counters
-
-    def __next__(self) -> B:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Ends the iteration, as a generator's ``close`` does."""
-        if close := getattr(self._batches, "close", None):
-            close()
 
 
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
-    def __init__(
-        self, plan: Plan, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None = None, later: bool = False,
-    ):
+    def __init__(self, plan: Plan, ending: Ending, agreement: Agreement | None = None, moves: bool = False, later: bool = False):
         """Opens the store; if ``later``, only checks that it can be opened.
 
         Args:
             plan: What is read, with the rank and the device as far as they are known.
-            placed: Returns the plan with the rank and the device as they are when it is called; None: they don't
-                change.
-            drop_last, pad_last_batch: What becomes of the last batch.
+            ending: What becomes of the last batch.
+            agreement: Compares the order with that of the other ranks; None: there are no others.
+            moves: Whether the rank or the device may change; then :meth:`_placed` returns them.
             later: Whether to open the store only when it is first needed.
 
         Raises:
-            ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
+            ValueError: Nothing of an epoch would be left; and as building a pipeline raises.
         """
         check_count("batch_size", plan.batch_size)
         check_count("num_threads", plan.num_threads)
-        check_last_batch(drop_last, pad_last_batch)
         transform: Any = plan.transform
         if transform is not None and not callable(transform):
             raise TypeError(f"dali_zarr: transform: expected a function of the outputs, but found {transform!r}")
-        self._plan = plan
-        self._drop_last, self._pad_last_batch = drop_last, pad_last_batch
+        self._plan, self._ending, self._moves = plan, ending, moves
         self._pid = os.getpid()
         # The number of the iteration that may go on; the epoch of the next iteration, if it was set; and whether the
         # next iteration may go on within an epoch, since a state was loaded.
@@ -83,7 +64,9 @@ class BaseLoader(Generic[B]):
         self._next_epoch: int | None = None
         self._is_restored = False
         self._last_epoch: int | None = None
-        self._placed = placed
+        # The number of the batch handed out last in its epoch, and whether it is the last one of the epoch.
+        self._number, self._is_last = -1, False
+        self._agreement = agreement
         # Held while the store is opened or the first batch of an iteration is looked for: other threads may ask for the length.
         self._lock = threading.RLock()
         # The process group that told the rank, and whether there ever was one. Whether batches were handed out at all
@@ -101,8 +84,7 @@ class BaseLoader(Generic[B]):
 
     def _check_reading(self, reading: Reading) -> None:
         """Raises ValueError where batches can't be made of what is read."""
-        if self._drop_last:
-            check_whole_batches(reading.schedule.part().samples, reading.plan.num_shards, reading.plan.batch_size)
+        self._ending.check(reading.schedule.part().samples, reading.plan.num_shards, reading.plan.batch_size)
 
     @property
     def _reading(self) -> Reading:
@@ -134,13 +116,17 @@ class BaseLoader(Generic[B]):
             # A copy in another process, which has no pipeline. It can still describe itself.
             return
         with self._lock:
-            if self._placed is not None:
-                self._place(self._placed, strict)
+            if self._moves:
+                self._place(strict)
             if strict and self._opened is None:
                 self._open()
 
-    def _place(self, placed: Callable[[Plan], Plan], strict: bool) -> None:
-        group, own, plan = ranks.group(), self._plan, placed(self._plan)
+    def _placed(self, plan: Plan) -> Plan:
+        """Returns the plan with the rank and the device as they are now."""
+        return plan
+
+    def _place(self, strict: bool) -> None:
+        group, own, plan = ranks.group(), self._plan, self._placed(self._plan)
         if group is None and self._had_group:
             # Keep the ranks that the group told. The environment may have others, such as numbers of machines.
             plan = replace(plan, shard_id=own.shard_id, num_shards=own.num_shards)
@@ -165,28 +151,33 @@ class BaseLoader(Generic[B]):
                 self._opened = None
             self._plan = plan
 
-    def _taken(self, found: list[Any], valid: int) -> B:
-        """Makes a batch of the first ``valid`` samples of DALI's outputs. The last output is the index."""
+    def _taken(self, found: list[Any], valid: int, own: int) -> B:
+        """Makes a batch of the first ``valid`` samples of DALI's outputs. Those from ``own`` on repeat others. The last
+        output is the index."""
         raise NotImplementedError
 
     def _check_process(self) -> None:
         """Raises RuntimeError in a process that can't use the pipeline."""
         if os.getpid() != self._pid:
             raise RuntimeError(
-                "dali_zarr: this loader was made in another process. It reads ahead with threads of its own and needs no worker "
-                "processes: iterate over it itself, without a DataLoader around it"
+                "dali_zarr: this loader was made in another process, of which this one is a fork without the loader's threads. "
+                "Make the loader in this process; with Lightning's ddp_fork and ddp_notebook in train_dataloader, or choose ddp_spawn. "
+                "Worker processes aren't needed: iterate over the loader itself, without a DataLoader around it"
             )
 
     def __repr__(self) -> str:
         self._settle(strict=False)
-        part = self._reading.schedule.part()
         plan = self._plan
         stores = plan.arguments.get("path") or "stores of their own"
         store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
         ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
+        name = f"{type(self).__name__} of {', '.join(plan.arrays)} from {store}"
+        if self._opened is None:
+            return f"<{name}: not opened yet, batches of {plan.batch_size}, to the {plan.device.upper()}{ranks}>"
+        samples = self._reading.schedule.part().samples
         return (
-            f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {self._length()} batches of "
-            f"{plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
+            f"<{name}: {samples} samples, {self._length()} batches of {plan.batch_size}, to the {plan.device.upper()}{ranks}, "
+            f"epoch {self.epoch}>"
         )
 
     def counters(self) -> dict[str, Any]:
@@ -197,6 +188,18 @@ class BaseLoader(Generic[B]):
     def batch_size(self) -> int:
         """Samples in each batch of this rank, except perhaps the last."""
         return self._plan.batch_size
+
+    @property
+    def samples(self) -> int:
+        """Samples in the epoch that the loader is in, over all ranks. If it goes on from a state with another number of
+        ranks, only the rest counts."""
+        self._settle(strict=False)
+        return self._reading.schedule.part().samples
+
+    @property
+    def number(self) -> int:
+        """The number of the last batch in its epoch, which begins with 0; -1 before the first one."""
+        return self._number
 
     @property
     def epoch(self) -> int:
@@ -240,9 +243,7 @@ class BaseLoader(Generic[B]):
         return schedule.batches_before() + self._batches(schedule.part())
 
     def _batches(self, part: Part) -> int:
-        if self._drop_last:
-            return whole_batches(part.samples, self._plan.num_shards, self._plan.batch_size)
-        return part.batches
+        return self._ending.batches(part, self._plan.num_shards, self._plan.batch_size)
 
     def __iter__(self) -> Iterator[B]:
         """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken.
@@ -263,16 +264,20 @@ class BaseLoader(Generic[B]):
             part = self._reading.schedule.part()
             batches = range(part.done, self._batches(part))
             if batches:
+                if self._agreement is not None:
+                    self._agreement.check(self._plan, self._reading.state())
                 self._is_used = self._is_shared = True
-        size = self._plan.batch_size
+            before = self._reading.schedule.batches_before()
+        shares = self._plan.num_shards, self._plan.batch_size
         for number in batches:
             if turn != self._turn:
                 raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
-            if self._placed is not None and ranks.group() is not self._group:
+            if self._moves and ranks.group() is not self._group:
                 self._settle()
-            valid = size if self._pad_last_batch else min(max(part.own - number * size, 0), size)
-            batch = self._reading.next(self._taken, valid)
+            valid, own = self._ending.sizes(part, number, *shares)
+            batch = self._reading.next(lambda found, valid=valid, own=own: self._taken(found, valid, own))
             self._last_epoch = part.epoch
+            self._number, self._is_last = before + number, number + 1 == batches.stop
             yield batch
         if turn == self._turn:
             self._finish(part.epoch)
@@ -298,7 +303,7 @@ class BaseLoader(Generic[B]):
         """Reads and drops the batches of an epoch that aren't handed out: those after a break, after ``drop_last``, or
         of padding."""
         while self._reading.schedule.part().epoch == epoch:
-            self._reading.next(_nothing, 0)
+            self._reading.next(_nothing)
         if not self._is_shared:
             self._begins = self._state()
 
@@ -316,7 +321,7 @@ class BaseLoader(Generic[B]):
             self._opened = Reading(self._plan, states, template)
         except KeyboardInterrupt:
             # The next iteration opens the store.
-            self._reading.close(checkpoints.with_states(template, states))
+            self._reading.close(restored_checkpoint(self._plan, states, template))
             raise
         except BaseException:
             self._opened = Reading(self._plan, {}, template)
@@ -390,8 +395,34 @@ class BaseLoader(Generic[B]):
                 self._opened, self._plan, self._begins = None, plan, left
             raise
 
-    def __getstate__(self) -> Any:
-        raise TypeError(
-            "dali_zarr: a loader can't be pickled or sent to worker processes: it reads ahead with threads of its own and needs "
-            "none; iterate over it itself, without a DataLoader around it"
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        """The loader's arguments and its place. A copy, also one in another process, opens the store when it is first
+        needed, and goes on where this loader is."""
+        tables.check_portable(self._plan.arguments)
+        return self._portable()
+
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        made.__setstate__(self._portable())
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self._portable(), memo))
+        return made
+
+    def _portable(self) -> dict[str, Any]:
+        with self._lock:
+            found = {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
+            if self._is_used:
+                found |= {"_begins": self._state(), "_is_restored": True}
+        # The copy has given no batches.
+        return found | {"_is_used": False, "_is_shared": False, "_last_epoch": None, "_turn": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock, self._opened = threading.RLock(), None
+        self._group = ranks.group()
+        # In another process the ranks of this one's group mean nothing.
+        self._had_group = self._group is not None or (self._had_group and self._pid == os.getpid())
+        self._pid = os.getpid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -69,6 +70,23 @@ class Plan:
         seed = int(self.arguments.get("seed", -1))
         return int(np.random.SeedSequence([seed & (2**64 - 1), self.shard_id]).generate_state(1)[0] >> 1)
 
+    def schedule(self, state: str) -> Schedule:
+        """Returns the schedule of a reader that begins with this state."""
+        stick = bool(self.arguments.get("stick_to_shard", False))
+        return Schedule.of_state(state, self.shard_id, self.num_shards, self.batch_size, stick)
+
+
+def restored_checkpoint(plan: Plan, state: Mapping[str, bytes], template: bytes) -> bytes:
+    """Returns the checkpoint from which a pipeline goes on, given states of its operators by name, and a checkpoint of a
+    pipeline like it. Random operators without a state go to the numbers that they would have at the reader's place, had
+    they been used from the first epoch on."""
+    others: dict[str, bytes] = {}
+    if NAME in state:
+        with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):  # a damaged state, which the reader refuses
+            place = plan.schedule(state[NAME].decode()).delivered()
+            others = checkpoints.random_states_at(template, place)
+    return checkpoints.with_states(template, {**others, **state})
+
 
 class Reading:
     """A running pipeline. Its last output is the index of samples."""
@@ -81,10 +99,10 @@ class Reading:
             TypeError, ValueError, IndexError, MemoryError: As building the pipeline does.
         """
         self.plan = plan
-        restored = None if state is None or template is None else checkpoints.with_states(template, state)
+        restored = None if state is None or template is None else restored_checkpoint(plan, state, template)
         pipe = _dali.module("pipeline").Pipeline(
-            batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id, seed=plan.pipeline_seed(),
-            enable_checkpointing=True, checkpoint=restored,
+            batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
+            seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
         )
         with pipe:
             self.places, nodes = self._defined()
@@ -100,15 +118,10 @@ class Reading:
         # Batches since ``_begun``. Before the first one, the pipeline's checkpoint still has the state that it was
         # restored from.
         self._delivered = 0
-        self._begun = self._course_of_state()
+        self._begun = plan.schedule(self.state())
         # After :meth:`close`: its checkpoint and its counters at that time.
         self._left = b""
         self._last_counters: dict[str, Any] = {}
-
-    def _course_of_state(self) -> Schedule:
-        plan = self.plan
-        stick = bool(plan.arguments.get("stick_to_shard", False))
-        return Schedule.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """Defines the operators; returns the places and the nodes of their outputs."""
@@ -142,7 +155,7 @@ class Reading:
             self._pipe = None
         if left is not None:
             self._left, self._delivered = left, 0
-            self._begun = self._course_of_state()
+            self._begun = self.plan.schedule(self.state())
 
     def checkpoint(self) -> bytes:
         """Returns DALI's checkpoint after the batch that was handed out last."""
@@ -172,8 +185,8 @@ class Reading:
         """Returns the reader's counters."""
         return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
 
-    def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
-        """Waits for the next batch; returns what ``take`` makes of its outputs, of which ``valid`` samples count.
+    def next(self, take: Callable[[list[Any]], B]) -> B:
+        """Waits for the next batch; returns what ``take`` makes of its outputs.
 
         Raises:
             KeyboardInterrupt: The wait was interrupted. The pipeline is closed then.
@@ -184,7 +197,7 @@ class Reading:
                 self._scheduled = True
             # The batch before needn't be released: DALI's executor gives it away, and reuses its memory when nobody
             # holds it.
-            found = take(list(self._pipe.outputs()), valid)
+            found = take(list(self._pipe.outputs()))
             self._pipe.schedule_run()
         except KeyboardInterrupt:
             # The pipeline may have lost a batch.

@@ -53,6 +53,10 @@ class Axes:
         self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Stores are opened anew where they are needed. What was read of them is copied.
+        return self.__dict__ | {"_stores": {}}
+
     @classmethod
     def of_reader(cls, arguments: Mapping[str, Any]) -> Axes:
         """Makes the axes of a reader with these arguments, which are in the operator's form. Reads metadata.

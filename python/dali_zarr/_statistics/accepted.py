@@ -47,6 +47,7 @@ class IgnoredArguments(TypedDict, total=False):
     num_shards: Any
     pad_last_batch: Any
     drop_last: Any
+    uneven: Any
     transform: Any
     num_threads: Any
     sharding: Any

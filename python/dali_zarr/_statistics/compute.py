@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .. import _arguments, _progress
 from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
+from .._loading.epochs import Ending
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
 from .._selection.axes import Array
@@ -320,9 +321,9 @@ class _Pass(BaseLoader[None]):
     def __init__(self, plan: Plan, sums: Sequence[_Sum], blocks: Blocks):
         self._sums, self._blocks = sums, blocks
         self._told = sorted({one.weights.cut for one in sums if one.weights is not None and one.weights.cut is not None})
-        super().__init__(plan, drop_last=False, pad_last_batch=False)
+        super().__init__(plan, Ending(uneven="exact"))
 
-    def _taken(self, found: list[Any], valid: int) -> None:
+    def _taken(self, found: list[Any], valid: int, own: int) -> None:
         if not valid:
             return
         *values, index = [_array(output)[:valid] for output in found]

@@ -1,0 +1,32 @@
+"""What iterating over a loader returns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex, TypeVar
+
+B = TypeVar("B")
+
+
+def check_count(name: str, count: Any) -> None:
+    """Raises TypeError or ValueError unless it is a whole number of at least 1."""
+    if isinstance(count, bool) or not isinstance(count, SupportsIndex):
+        raise TypeError(f"dali_zarr: {name}: expected an integer, but found {count!r}")
+    if operator.index(count) < 1:
+        raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
+
+
+class Iteration(Iterator[B]):
+    """The batches of an epoch, with the counters of the loader that they come from."""
+
+    def __init__(self, batches: Iterator[B], counters: Callable[[], Any]):
+        self._batches, self.counters = batches, counters
+
+    def __next__(self) -> B:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Ends the iteration, as a generator's ``close`` does."""
+        if close := getattr(self._batches, "close", None):
+            close()
