@@ -11,7 +11,8 @@ from support.processes import start
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
-from dali_zarr._loading import agreement  # noqa: E402
+import dali_zarr  # noqa: E402
+from dali_zarr._loading import agreement, common  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +26,16 @@ class Ranks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path):
         self._monkeypatch, self._path, self._group = monkeypatch, path, torch.distributed.HashStore()
         store = torch.distributed.PrefixStore("group", torch.distributed.HashStore())
-        self._left = [agreement._Left() for _ in range(4)]
-        monkeypatch.setattr(agreement.ranks, "group", lambda: self._group)
-        monkeypatch.setattr(agreement, "_of_torch", lambda _: lambda key, text: store.compare_set(key, "", text).decode())
+        self._uses = [common._Uses() for _ in range(2)]
+        monkeypatch.setattr(common.ranks, "group", lambda: self._group)
+        monkeypatch.setattr(common, "_of_torch", lambda _: lambda key, text: store.compare_set(key, "", text).decode())
+
+    def become(self, rank: int) -> None:
+        self._monkeypatch.setattr(common, "_uses", self._uses[rank])
 
     def begin(self, rank: int, told: bool = True, **args) -> None:
         """Makes a loader and takes a batch. ``told``: whether the group tells the rank, or numbers do."""
-        self._monkeypatch.setattr(agreement, "_left", self._left[rank])
+        self.become(rank)
         loader = make(self._path, shard_id=rank, num_shards=2, **{"random_shuffle": True} | args)
         loader._agreement = agreement.Agreement(is_certain=told)
         next(iter(loader))
@@ -85,7 +89,7 @@ def test_a_store_that_fails_is_no_error(ranks, monkeypatch):
     def fail(_key, _text):
         raise torch.distributed.DistStoreError("gone")
 
-    monkeypatch.setattr(agreement, "_of_torch", lambda _: fail)
+    monkeypatch.setattr(common, "_of_torch", lambda _: fail)
     for rank in range(2):
         ranks.begin(rank, seed=rank)
 
@@ -107,19 +111,41 @@ def test_jax_has_such_a_store(monkeypatch):
         class global_state:
             client = Client()
 
-    monkeypatch.setitem(agreement.sys.modules, "jax._src.distributed", Distributed)
-    _, leave = agreement._of_jax()
+    monkeypatch.setitem(common.sys.modules, "jax._src.distributed", Distributed)
+    _, leave = common._of_jax()
     assert [leave("a", "first"), leave("a", "second"), leave("b", "other")] == ["first", "first", "other"]
 
 
+def operator(path, **args):
+    from nvidia.dali.pipeline import Pipeline
+
+    with Pipeline(batch_size=4, num_threads=1, device_id=None, seed=12):
+        dali_zarr.zarr_reader(path=path, arrays=["n"], **{"num_shards": 2, "shard_id": 1} | args)
+
+
+def test_readers_of_pipelines_only_warn(ranks, path, caplog):
+    """DALI's examples give pipelines the seed 12 + rank, which the reader doesn't use."""
+    for args, is_other in (({}, True), ({"random_shuffle": True}, False), ({"shuffle_after_epoch": True}, True)):
+        caplog.clear()
+        for rank in range(2):
+            ranks.become(rank)
+            operator(path, shard_id=rank, seed=12 + rank if is_other else 12, **args)
+        found = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(found) == (is_other and bool(args))
+        for text in found:
+            assert "seed: expected the same on all ranks" in text and "found 13 on rank 1 and 12 on rank 0" in text
+
+
 @pytest.mark.parametrize("seed", [None, 12])
-def test_torchrun_without_a_group(path, monkeypatch, caplog, seed):
+@pytest.mark.parametrize("use", [lambda path, **args: numbers(make(path, **args)), operator], ids=["loader", "operator"])
+def test_torchrun_without_a_group(path, monkeypatch, caplog, seed, use):
     """Ranks can't compare. One warning says so, if a seed was given."""
-    monkeypatch.setattr(agreement, "_is_warned", False)
+    monkeypatch.setattr(common, "_is_warned", False)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    given = {} if seed is None else {"seed": seed}
     for _ in range(2):
-        assert numbers(make(path, random_shuffle=True, **({} if seed is None else {"seed": seed})))
+        use(path, random_shuffle=True, **given)
     found = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(found) == (seed is not None)
     for text in found:

@@ -116,7 +116,8 @@ def zarr_reader(
             as by torch's ``WeightedRandomSampler``.
         num_samples: With `weights`: samples in an epoch. Default: as many as there are.
         replacement: With `weights`: whether a sample may come several times in an epoch.
-        seed: Seed of the order and of `random_crop`, the same on all shards. The default is a fixed seed.
+        seed: Seed of the order and of `random_crop`, the same on all shards. The default is a fixed seed. The pipeline's
+            seed is another one, and may differ on each rank.
         shard_id, num_shards: Which part of the samples this reader delivers.
         stick_to_shard: Keep to the shard instead of going on to the next after each epoch.
         pad_last_batch: Repeat a shard's last sample until all shards have equally many full batches.

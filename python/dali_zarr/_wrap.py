@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from . import _arguments, _dali
 from ._arguments import names, tables
+from ._loading import agreement
 
 
 def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callable[..., Any]:
@@ -17,6 +18,7 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
     def wrapper(*positional: Any, **arguments: Any) -> Any:
         if check_names:
             names.check(arguments)
+            agreement.compare_operators(arguments)
         given = _arguments.to_operator(arguments)
         result = function(*positional, **given)
         results: list[Any] = list(cast(Any, result)) if isinstance(result, list | tuple) else [result]

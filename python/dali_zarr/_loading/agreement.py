@@ -10,43 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
-import weakref
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._log import log
-from . import ranks
+from . import common
 from .reading import Plan
 
 # What may differ by mistake between loaders that are one loader on several ranks.
 _COMPARED = ("seed", "initial_fill", "samples that share chunks")
 _PLACE = ("epoch", "position", "shard_id", "legs", "check", "package")
-
-# Takes a key and a text; returns the text that was left first under this key, on whatever rank.
-Leave = Callable[[str, str], str]
-
-
-class _Left:
-    """How often each key was used in a group of processes: ranks that make equal loaders make them in the same order."""
-
-    def __init__(self):
-        self._is_group: Callable[[Any], bool] = lambda group: False
-        self._groups = 0
-        self._counts = Counter[str]()
-
-    def number(self, group: Any, key: str) -> str:
-        """Returns the number of this use of a key, with the number of the group: a store may outlive its group."""
-        if not self._is_group(group):
-            self._is_group, self._groups, self._counts = _same_as(group), self._groups + 1, Counter()
-        self._counts[key] += 1
-        return f"{self._groups}/{self._counts[key]}"
-
-
-_left = _Left()
-_is_warned = False
+_RANDOM = ("random_shuffle", "shuffle_after_epoch", "weights")
+# Arguments of an operator that ranks give differently, though they read the same samples.
+_OF_RANKS = frozenset({"seed", "shard_id", "device", "name", "cache_dir"})
+_DEFAULT = "the default"
+_UNLESS = "%s, unless these ranks don't divide the samples among themselves"
 
 
 class Agreement:
@@ -77,51 +55,34 @@ class Agreement:
         """
         if plan.num_shards == 1:
             return
-        group = self._group or ranks.group()
-        leave = None if group is None else _of_torch(group)
-        if leave is None:
-            group, leave = _of_jax()
-        if self._is_compared(group):
+        shared = common.found(self._group)
+        if shared is not None and self._is_compared(shared[0]):
             return
-        found = _order(state)
-        if found is None:
+        described = _order(state)
+        if described is None:
             return
-        if leave is None:
-            _warn(plan)
+        key, order = described
+        seed = _shown(plan.arguments.get("seed"))
+        if shared is None:
+            if seed != _DEFAULT:
+                common.warn_of_seed(seed, plan.shard_id, plan.num_shards)
             return
-        self._is_compared = _same_as(group)
-        key, order = found
-        own = {"rank": plan.shard_id, "seed": _shown(plan), "order": order}
-        try:
-            first = json.loads(leave(f"dali_zarr/{key}/{plan.num_shards}/{_left.number(group, key)}", json.dumps(own)))
-        except Exception as error:  # noqa: BLE001  (whatever a store raises: training goes on without it)
-            log.debug("the ranks couldn't compare their orders: %s", error)
-            return
+        self._is_compared = common.same_as(shared[0])
+        own = {"rank": plan.shard_id, "seed": seed, "order": order}
+        first = common.first(*shared, f"{key}/{plan.num_shards}", own)
         if first["order"] != order:
             self._differ(own, first)
 
     def _differ(self, own: dict[str, Any], first: dict[str, Any]) -> None:
         what = next(name for name in _COMPARED if own["order"][name] != first["order"][name])
         here, there = (one["seed"] if what == "seed" else one["order"][what] for one in (own, first))
-        text = (
-            f"{what}: expected the same on all ranks, which take parts of one order, but found {here} on rank {own['rank']} and "
-            f"{there} on rank {first['rank']}: samples would come twice or not at all"
-        )
+        text = _difference(what, here, own["rank"], there, first["rank"])
         if not self._is_certain:
-            log.warning("%s, unless these ranks don't divide the samples among themselves", text)
+            log.warning(_UNLESS, text)
             return
         raise ValueError(
             f"dali_zarr: {text}; give all ranks the same {what}, or, to a loader that only some ranks make, shard_id and num_shards"
         )
-
-
-def _same_as(group: Any) -> Callable[[Any], bool]:
-    """Returns whether another one is this group, without keeping the group alive."""
-    try:
-        known = weakref.ref(group)
-    except TypeError:
-        return lambda other: other is group
-    return lambda other: other is not None and known() is other
 
 
 def _order(state: str) -> tuple[str, dict[str, Any]] | None:
@@ -133,49 +94,37 @@ def _order(state: str) -> tuple[str, dict[str, Any]] | None:
         return None
     order = {name: cut.pop(name, None) for name in _COMPARED}
     others = {name: value for name, value in told.items() if name not in _PLACE} | {"cut": cut}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16], order
+    return _digest(others), order
 
 
-def _shown(plan: Plan) -> str:
-    seed = plan.arguments.get("seed")
-    return "the default" if seed in (None, -1) else str(seed)
-
-
-def _warn(plan: Plan) -> None:
-    """Says once that ranks need the same seed, where torchrun made them and they can't compare it."""
-    global _is_warned
-    if _is_warned or _shown(plan) == "the default" or os.environ.get("WORLD_SIZE", "1") == "1":
+def compare_operators(arguments: Mapping[str, Any]) -> None:
+    """Compares the seed of a reader in a pipeline with those of other ranks' readers with the same arguments. A
+    difference is only logged: DALI's ranks are numbers, and several readers may each have ranks of their own."""
+    world, rank, seed = arguments.get("num_shards") or 1, arguments.get("shard_id") or 0, _shown(arguments.get("seed"))
+    is_random = any(arguments.get(name) is not None and arguments.get(name) is not False for name in _RANDOM)
+    if not isinstance(world, int) or world < 2 or not is_random or common.is_by_loader():
         return
-    _is_warned = True
-    log.warning(
-        "seed: all ranks must have the same, which they can't compare without torch.distributed.init_process_group; rank %d of %d "
-        "has %s",
-        plan.shard_id, plan.num_shards, _shown(plan),
+    shared = common.found()
+    if shared is None:
+        if seed != _DEFAULT:
+            common.warn_of_seed(seed, rank, world)
+        return
+    others = {name: repr(value) for name, value in arguments.items() if name not in _OF_RANKS}
+    first = common.first(*shared, f"operator/{_digest(others)}/{world}", {"rank": rank, "seed": seed})
+    if first["seed"] != seed:
+        log.warning(_UNLESS, _difference("seed", seed, rank, first["seed"], first["rank"]))
+
+
+def _difference(what: str, here: str, rank: int, there: str, other: int) -> str:
+    return (
+        f"{what}: expected the same on all ranks, which take parts of one order, but found {here} on rank {rank} and {there} on "
+        f"rank {other}: samples would come twice or not at all"
     )
 
 
-def _of_torch(group: Any) -> Leave | None:
-    """Returns how to leave something in the store of a process group of PyTorch; None where it has none."""
-    try:
-        store: Any = sys.modules["torch.distributed.distributed_c10d"]._get_process_group_store(group)
-    except (AttributeError, KeyError):
-        return None
-    # An empty text stands for no text yet.
-    return lambda key, text: store.compare_set(key, "", text).decode()
+def _shown(seed: Any) -> str:
+    return _DEFAULT if seed in (None, -1) else str(seed)
 
 
-def _of_jax() -> tuple[Any, Leave | None]:
-    """Returns JAX's service of several processes, and how to leave something in it; None and None where there is none."""
-    distributed: Any = sys.modules.get("jax._src.distributed")
-    client: Any = getattr(getattr(distributed, "global_state", None), "client", None)
-    if client is None or not hasattr(client, "key_value_try_get"):
-        return None, None
-
-    def leave(key: str, text: str) -> str:
-        try:
-            client.key_value_set(key, text)
-        except Exception:  # noqa: BLE001  (another rank was first)
-            return client.key_value_try_get(key)
-        return text
-
-    return client, leave
+def _digest(described: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]

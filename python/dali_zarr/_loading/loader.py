@@ -161,8 +161,8 @@ class BaseLoader(Generic[B]):
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "dali_zarr: this loader was made in another process, of which this one is a fork without the loader's threads. "
-                "Make the loader in this process; with Lightning's ddp_fork and ddp_notebook in train_dataloader, or choose ddp_spawn. "
-                "Worker processes aren't needed: iterate over the loader itself, without a DataLoader around it"
+                "Make the loader in this process; with Lightning's ddp_fork and ddp_notebook in train_dataloader, or choose "
+                "ddp_spawn. Worker processes aren't needed: iterate over the loader itself, without a DataLoader around it"
             )
 
     def __repr__(self) -> str:

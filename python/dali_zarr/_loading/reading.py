@@ -12,7 +12,7 @@ import numpy as np
 from .. import _arguments, _dali, _errors, _native
 from .._inspect import counters
 from . import checkpoint as checkpoints
-from . import outputs
+from . import common, outputs
 from .epochs import Schedule
 from .ragged import Ragged
 
@@ -126,10 +126,11 @@ class Reading:
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """Defines the operators; returns the places and the nodes of their outputs."""
         plan = self.plan
-        found = _dali.module("fn").zarr_reader(
-            **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
-            shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
-        )
+        with common.by_loader():
+            found = _dali.module("fn").zarr_reader(
+                **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
+                shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
+            )
         places = plan.places()
         if plan.transform is None:
             return places, found

@@ -324,7 +324,7 @@ If not, `num_samples` may be at most the number of positive weights, and each ep
 The order of an epoch depends only on the seed, the epoch's number, the samples and, with `initial_fill`, on how they share
 chunks. All shards of a data set must be given the same seed. Two shuffled readers with the same seed deliver the same
 order only if their samples and chunks are the same. The default ``-1`` is a fixed seed too, the same in every process. The
-pipeline's seed isn't used.)",
+pipeline's seed isn't used. It may differ on each rank, for the random operators behind the reader.)",
                                int64_t{-1})
       .AddOptionalArg<int64_t>("shard_id", R"(Which shard this reader delivers, from 0 to ``num_shards - 1``.)",
                                int64_t{0})
