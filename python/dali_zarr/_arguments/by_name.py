@@ -113,12 +113,15 @@ def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | 
     """Returns the numbers for each of ``dims``, by output; under the key None those of all outputs.
 
     Raises:
-        ValueError: A list of another length.
+        ValueError: A list of another length, or a dimension that isn't one of ``dims``.
     """
     if isinstance(value, Mapping):
         given = cast(Mapping[str, Any], value)
         if any(isinstance(item, Mapping | list | tuple) for item in given.values()):
             return {output: per_dim(name, item, dims, default)[None] for output, item in given.items()}
+        unknown = next((key for key in given if key not in dims and key not in map(str, range(len(dims)))), None)
+        if unknown is not None:
+            raise ValueError(f'zarr_reader: {name}: expected a dimension of dims ({", ".join(dims)}), but found "{unknown}"')
         return {None: [int(given.get(dim, given.get(str(i), default))) for i, dim in enumerate(dims)]}
     listed = [] if value is None else values.items(value)
     if listed and len(listed) != len(dims):

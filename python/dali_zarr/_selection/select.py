@@ -235,7 +235,7 @@ class _DimArguments:
         self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
         # By place in dims: the list that says where samples start.
         self._lists: dict[int, Positions] = {}
-        self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name)}
+        self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name) is not None}
         # By place in dims: the first selected element, one past the last, and their distance; for all stores or for
         # each.
         self._regions: dict[int, list[list[int]]] = {}
@@ -251,10 +251,15 @@ class _DimArguments:
         return {dim: n for dim, n in zip(self._dims, padded, strict=True) if n != _UNSET}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
-        """Adds an entry for each output that lacks one, unless one value is for all outputs."""
+        """Adds an entry of strides for each output that lacks one, unless one value is for all outputs."""
         if None in given:
             return given
         outputs = dict.fromkeys(array.output for array in self._axes.arrays)
+        unknown = next((output for output in given if output not in outputs), None)
+        if unknown is not None:
+            raise ValueError(
+                f"zarr_reader: stride: expected outputs ({', '.join(outputs)}), but found {unknown!r}"
+            )
         return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
 
     def start_at(self, i: int, name: str, positions: Positions) -> None:
@@ -328,7 +333,10 @@ class _DimArguments:
         stores have."""
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
-            raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: expected a slice without a step along a dimension of random_crop, whose samples start "
+                f"at any element, but found the step {spacing}; leave it out, and give it as stride if samples shall skip elements"
+            )
         for window in self._windows.values():
             # Stores with different counts have samples of different shapes, which the reader refuses.
             if window[i] == -1 and len(counts) == 1:
