@@ -26,7 +26,7 @@ from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collation
 from ._loading import outputs, pictures, ranks
-from ._loading.collate import Collate, of_values
+from ._loading.collate import Collate, check_name, of_values
 from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
@@ -212,6 +212,7 @@ class Loader(BaseLoader[Batch]):
         """
         _check_worker()
         check_flags(return_index=return_index)
+        check_name(collate)
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)

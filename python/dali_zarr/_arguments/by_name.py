@@ -21,8 +21,8 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
-    if name == "channels" and value is not None and not isinstance(value, Mapping):
-        return dims(value)
+    if name in ("arrays", "channels", "dims", "random_crop") and value is not None and not isinstance(value, Mapping):
+        return _arrays(value) if name == "arrays" else dims(name, value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
     given = {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
@@ -40,7 +40,7 @@ def _of_output(name: str, value: Any) -> Any:
         case "dtype":
             return dtypes.name_of(value)
         case "channels":
-            return dims(value)
+            return dims(name, value)
         case "mask_and_scale":
             return values.checked(name, value)
         case _:
@@ -54,7 +54,15 @@ def _of_output(name: str, value: Any) -> Any:
             return [values.text_of(name, item) for item in listed]
 
 
-def dims(value: Any) -> list[str]:
+def _arrays(value: Any) -> Any:
+    found = values.items(value)
+    wrong = [item for item in found if not isinstance(item, str | os.PathLike)]
+    if wrong:
+        raise TypeError(f"zarr_reader: arrays: expected names of arrays, found {wrong[0]!r}")
+    return value if isinstance(value, str) else [item if isinstance(item, str) else values.expanded(item) for item in found]
+
+
+def dims(name: str, value: Any) -> list[str]:
     """Returns dimensions, which are given by name or position, as text.
 
     Raises:
@@ -63,7 +71,7 @@ def dims(value: Any) -> list[str]:
     found = values.items(value)
     for item in found:
         if isinstance(item, bool) or not isinstance(item, str | numbers.Integral):
-            raise TypeError(f"zarr_reader: channels: expected names or positions of dimensions, found {item!r}")
+            raise TypeError(f"zarr_reader: {name}: expected names or positions of dimensions, found {item!r}")
     return [str(item) for item in found]
 
 

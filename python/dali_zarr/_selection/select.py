@@ -68,7 +68,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(_empty(name, dim, indexer, axes))
             chosen.add(name, dim, stores)
     told = chosen.arguments()
-    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value != found.get(name)})
+    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value is not found.get(name)})
     return told
 
 
@@ -257,9 +257,7 @@ class _DimArguments:
         outputs = dict.fromkeys(array.output for array in self._axes.arrays)
         unknown = next((output for output in given if output not in outputs), None)
         if unknown is not None:
-            raise ValueError(
-                f"zarr_reader: stride: expected outputs ({', '.join(outputs)}), but found {unknown!r}"
-            )
+            raise ValueError(f"zarr_reader: stride: expected outputs ({', '.join(outputs)}), but found {unknown!r}")
         return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
 
     def start_at(self, i: int, name: str, positions: Positions) -> None:
@@ -334,8 +332,8 @@ class _DimArguments:
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(
-                f"zarr_reader: {name}: {dim!r}: expected a slice without a step along a dimension of random_crop, whose samples start "
-                f"at any element, but found the step {spacing}; leave it out, and give it as stride if samples shall skip elements"
+                f"zarr_reader: {name}: {dim!r}: expected a slice without a step along a dimension of random_crop, whose samples "
+                f"start at any element, but found the step {spacing}; leave it out, and give stride if samples shall skip elements"
             )
         for window in self._windows.values():
             # Stores with different counts have samples of different shapes, which the reader refuses.
