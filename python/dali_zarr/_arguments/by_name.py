@@ -117,6 +117,19 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found | {name: lists[name] for name in mixed}
 
 
+def one_per_dim(name: str, value: Any, dims: list[str], default: int) -> list[int]:
+    """Returns the numbers for each of ``dims`` of an argument that is the same for all outputs.
+
+    Raises:
+        ValueError: As :func:`per_dim`, or there are values by output.
+    """
+    found = per_dim(name, value, dims, default)
+    if None not in found:
+        outputs = ", ".join(map(repr, found))
+        raise ValueError(f"zarr_reader: {name}: expected the same value for all outputs, but found values by output ({outputs})")
+    return found[None]
+
+
 def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:
     """Returns the numbers for each of ``dims``, by output; under the key None those of all outputs.
 
@@ -126,7 +139,7 @@ def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | 
     if isinstance(value, Mapping):
         given = cast(Mapping[str, Any], value)
         if any(isinstance(item, Mapping | list | tuple) for item in given.values()):
-            return {output: per_dim(name, item, dims, default)[None] for output, item in given.items()}
+            return {output: one_per_dim(name, item, dims, default) for output, item in given.items()}
         unknown = next((key for key in given if key not in dims and key not in map(str, range(len(dims)))), None)
         if unknown is not None:
             raise ValueError(f'zarr_reader: {name}: expected a dimension of dims ({", ".join(dims)}), but found "{unknown}"')

@@ -225,14 +225,14 @@ class _DimArguments:
         # By output, or for all outputs under the key None.
         self._windows = by_name.per_dim("window", given.get("window"), self._dims, 0)
         self._strides = self._by_output(by_name.per_dim("stride", given.get("stride"), self._dims, 1))
-        self._start = axes.listed("roi_start", given, 0)
+        self._start = by_name.one_per_dim("roi_start", given.get("roi_start"), self._dims, 0)
         self._end = _ends(given.get("roi_end"), self._dims, lengths)
         # None where it is left out.
         self._step: list[int | None] = []
         if given.get("step") is not None:
-            step = by_name.per_dim("step", given["step"], self._dims, _UNSET)[None]
+            step = by_name.one_per_dim("step", given["step"], self._dims, _UNSET)
             self._step = [None if n == _UNSET else n for n in step]
-        self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
+        self._overlap = by_name.one_per_dim("overlap", given["overlap"], self._dims, 0) if given.get("overlap") is not None else []
         # By place in dims: the list that says where samples start.
         self._lists: dict[int, Positions] = {}
         self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name) is not None}
@@ -247,7 +247,7 @@ class _DimArguments:
         self._cuts = {name: given[name] for name in ("breaks", "segments", "starts") if given.get(name) is not None}
 
     def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
-        padded = by_name.per_dim(name, given[name], self._dims, _UNSET)[None]
+        padded = by_name.one_per_dim(name, given[name], self._dims, _UNSET)
         return {dim: n for dim, n in zip(self._dims, padded, strict=True) if n != _UNSET}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
@@ -415,7 +415,7 @@ class _DimArguments:
         if self._axes.is_concat_samples:
             # The user's own roi_start and roi_end stay: negative ones count from the end of each store.
             for name, given in self._given.items():
-                values = by_name.per_dim(name, given, self._axes.dims, _UNSET)[None]
+                values = by_name.one_per_dim(name, given, self._axes.dims, _UNSET)
                 found[name] = {dim: n for dim, n in zip(self._axes.dims, values, strict=True) if n != _UNSET}
             stores = len(self._axes.paths)
             whole: list[list[int] | None] = [None] * stores
@@ -444,7 +444,7 @@ class _DimArguments:
 
 def _ends(given: Any, dims: list[str], lengths: list[int]) -> list[int]:
     """Returns ``roi_end`` for each of ``dims``."""
-    found = by_name.per_dim("roi_end", given, dims, _UNSET)[None]
+    found = by_name.one_per_dim("roi_end", given, dims, _UNSET)
     return [length if end == _UNSET else end for end, length in zip(found, lengths, strict=True)]
 
 
