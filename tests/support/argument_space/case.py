@@ -112,7 +112,7 @@ def _order(found: Case, rng: np.random.Generator, samples: int) -> None:
         order["initial_fill"] = int(rng.choice([1, 3, 10, 5000]))
     if maybe(0.3):
         order["seed"] = int(rng.integers(0, 1 << 40))
-    if maybe(0.25):
+    if maybe(0.2):
         found.num_shards = int(rng.integers(1, min(3, samples) + 1))
         if maybe(0.3) and not order.get("shuffle_after_epoch"):
             order["stick_to_shard"] = True
@@ -135,7 +135,7 @@ def _order(found: Case, rng: np.random.Generator, samples: int) -> None:
         if maybe(0.12):
             order[name] = values[rng.integers(len(values))]
     found.epochs = 2 if maybe(0.3) or "shuffle_after_epoch" in order else 1
-    if maybe(0.3):
+    if maybe(0.2):
         found.resumed_after = int(rng.integers(1, 5))
         if maybe(0.3):
             found.resumed = {"num_shards": int(rng.integers(1, 4)), "batch_size": int(rng.integers(1, 9))}

@@ -39,8 +39,12 @@ def run_cases(first: int, count: int, device: str, most_failures: int = 3) -> Re
             one = case(number, stores)
             error = failed(one, device, report.counts)
             if error is not None:
-                report.failures.append(described(shrunk(one, device, error), device, folder))
-                if len(report.failures) == most_failures:
+                # A case that hangs would hang again.
+                is_late = isinstance(error, TimeoutError)
+                smaller = one if is_late else shrunk(one, device, error)
+                last = error if is_late else failed(smaller, device)
+                report.failures.append(described(smaller, device, folder, last))
+                if is_late or len(report.failures) == most_failures:
                     break
     finally:
         if folder is not None:
@@ -87,13 +91,9 @@ def shrunk(one: Case, device: str, error: BaseException) -> Case:
     return one
 
 
-def described(one: Case, device: str, folder: Path) -> str:
+def described(one: Case, device: str, folder: Path, error: BaseException | None) -> str:
     """What failed, and a program that repeats it."""
-    error = failed(one, device)
-    if error is None:
-        shown = "it fails only sometimes"
-    else:
-        shown = "".join(traceback.format_exception(error, limit=-6))
+    shown = "it fails only sometimes" if error is None else "".join(traceback.format_exception(error, limit=-6))
     given = {**one.arguments, **one.order}
     text = ",\n    ".join(f"{name}={_shown(value)}" for name, value in given.items()).replace(str(folder), "stores")
     stores = one.dataset.stores if isinstance(one.dataset, Dataset) else one.dataset
