@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import dali_zarr
 import numpy as np
 import pytest
 from dali_zarr import _arguments
@@ -401,3 +402,31 @@ def test_integers_of_more_than_32_bits_are_told_in_another_way(tmp_path):
     assert plain == {"window": [2**31 - 1], "roi_start": (-(2**31),), "offsets": [0, 1]}
     wide = _arguments.to_operator({"window": [2**31, 3], "roi_start": 5})
     assert wide == {"roi_start": 5, "_arguments": '{"window": [2147483648, 3]}'}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concat", b"dims"), ("breaks", {3}), ("window", [object()]), ("window", {"time": {1}}), ("dims", [float("nan")]),
+        ("dims", {1}), ("random_crop", [1.5]), ("arrays", True), ("arrays", [1.5]), ("mean", 1j), ("pick", b"x"),
+        ("segments", slice("a", 3)), ("segments", slice(None, None, 0)),
+    ],
+    ids=str,
+)
+def test_what_no_argument_is(era5, name, value):
+    """The message names the argument, whatever Python has in its place."""
+    with pytest.raises((TypeError, ValueError), match=f"zarr_reader: {name}: expected"):
+        dali_zarr.explain(**{"path": era5, "arrays": ["t2m"], name: value})
+
+
+def test_numpys_numbers_in_lists(era5):
+    """They are numbers, wherever they stand."""
+    one, two, no = np.int64(1), np.int32(2), np.bool_(False)
+    found, same = (
+        dali_zarr.explain(
+            path=era5, arrays=["t2m"], dims=[0, "latitude"], window=[two, two], step={"time": one}, offsets=[one], breaks=[4],
+            segments=which, mean=[np.float32(1)], pick={"longitude": (one, two)},
+        )
+        for two, one, which in ((two, one, [~no, no]), (2, 1, [True, False]))
+    )
+    assert found == same

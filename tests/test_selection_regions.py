@@ -331,6 +331,27 @@ def test_starts_need_no_column_for_a_single_element(tmp_path):
         read(tmp_path, window={"t": 2}, isel={"level": 1}, starts=[[0, 1, 1]])
 
 
+@pytest.mark.parametrize("pads", [0, [0], np.array([0]), {"t": 0}], ids=str)
+def test_pads_of_no_elements_beside_a_dropped_dimension(tmp_path, pads):
+    write_array(tmp_path, "a", np.arange(8, dtype="int32").reshape(4, 2), dims=("t", "level"))
+    index, values, _ = read(tmp_path, isel={"level": 1}, window=[2], step=[1], pad_after=pads, out_of_bounds_policy="edge")
+    assert (index, values) == ([[0, 1], [1, 1], [2, 1]], [[1, 3], [3, 5], [5, 7]])
+
+
+@pytest.mark.parametrize("name", ["window", "stride", "step", "overlap", "pad_before", "pad_after"])
+def test_names_are_checked_beside_a_selection(line, name):
+    args = {"isel": {"t": slice(1, 9)}, "dims": ["t"], "out_of_bounds_policy": "edge"}
+    with pytest.raises(ValueError, match=f"{name}: .*nowhere"):
+        read(line, **args, **{name: {"nowhere": 1}})
+    with pytest.raises(ValueError, match=f"{name}: .*nothing"):
+        read(line, **args, **{name: {"nothing": {"t": 1}}})
+
+
+def test_a_slice_with_a_step_is_not_cropped_at_random(line):
+    with pytest.raises(ValueError, match="isel: 't': expected a slice without a step along a dimension of random_crop.* step 2"):
+        read(line, isel={"t": slice(1, 9, 2)}, window={"t": 2}, random_crop=["t"])
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

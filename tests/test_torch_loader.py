@@ -332,6 +332,16 @@ def test_wrong_arguments(path):
         make(path, windw=[3])
     with pytest.raises(ValueError, match="expected an array 'x'"):
         make(path, arrays=["x"])
+    two = np.arange(2)
+    for name, value in (("batch_size", 1 << 40), ("batch_size", two), ("offsets", two[None]), ("collate", two)):
+        with pytest.raises((ValueError, TypeError), match=f"dali_zarr: {name}: expected"):
+            make(path, **{name: value})
+
+
+def test_labels_beside_numpys_numbers(path):
+    """Labels are looked up by the library too, which takes the arguments as JSON."""
+    (batch, *_) = make(path, dims=[np.int64(0)], window=[np.int64(2)], out_of_bounds_policy="edge")
+    assert (batch.coords["time"] == HOURS[np.arange(4)[:, None] * 2 + [0, 1]]).all()
     assert Path(dali_zarr.__file__).exists()
 
 

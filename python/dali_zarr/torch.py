@@ -28,7 +28,7 @@ from ._collate import Collation
 from ._frameworks import accelerate, dataloader, lightning
 from ._loading import outputs, pictures, ranks
 from ._loading.agreement import Agreement
-from ._loading.collate import Collate, of_values
+from ._loading.collate import Collate, check_name, of_values
 from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
@@ -260,6 +260,7 @@ class Loader(BaseLoader[Batch]):
         """
         _check_worker()
         check_flags(return_index=return_index)
+        check_name(collate)
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)

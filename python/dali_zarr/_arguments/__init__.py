@@ -58,9 +58,13 @@ def to_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Converts arrays of NumPy and others to Python's lists and numbers, in dictionaries too."""
+    """Converts arrays and numbers of NumPy and others to Python's lists and numbers, in dictionaries and lists too."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        listed = values.items(value)
+        # Breaks may be a million numbers.
+        return listed if set(map(type, listed)) <= {int, float, str} else [_plain(item) for item in listed]
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 

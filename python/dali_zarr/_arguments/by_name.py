@@ -21,8 +21,8 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
-    if name == "channels" and value is not None and not isinstance(value, Mapping):
-        return dims(value)
+    if name in ("arrays", "channels", "dims", "random_crop") and value is not None and not isinstance(value, Mapping):
+        return _arrays(value) if name == "arrays" else dims(name, value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
     given = {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
@@ -40,7 +40,7 @@ def _of_output(name: str, value: Any) -> Any:
         case "dtype":
             return dtypes.name_of(value)
         case "channels":
-            return dims(value)
+            return dims(name, value)
         case "mask_and_scale":
             return values.checked(name, value)
         case _:
@@ -54,7 +54,15 @@ def _of_output(name: str, value: Any) -> Any:
             return [values.text_of(name, item) for item in listed]
 
 
-def dims(value: Any) -> list[str]:
+def _arrays(value: Any) -> Any:
+    found = values.items(value)
+    wrong = [item for item in found if not isinstance(item, str | os.PathLike)]
+    if wrong:
+        raise TypeError(f"zarr_reader: arrays: expected names of arrays, found {wrong[0]!r}")
+    return value if isinstance(value, str) else [item if isinstance(item, str) else values.expanded(item) for item in found]
+
+
+def dims(name: str, value: Any) -> list[str]:
     """Returns dimensions, which are given by name or position, as text.
 
     Raises:
@@ -63,7 +71,7 @@ def dims(value: Any) -> list[str]:
     found = values.items(value)
     for item in found:
         if isinstance(item, bool) or not isinstance(item, str | numbers.Integral):
-            raise TypeError(f"zarr_reader: channels: expected names or positions of dimensions, found {item!r}")
+            raise TypeError(f"zarr_reader: {name}: expected names or positions of dimensions, found {item!r}")
     return [str(item) for item in found]
 
 
@@ -109,16 +117,32 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found | {name: lists[name] for name in mixed}
 
 
+def one_per_dim(name: str, value: Any, dims: list[str], default: int) -> list[int]:
+    """Returns the numbers for each of ``dims`` of an argument that is the same for all outputs.
+
+    Raises:
+        ValueError: As :func:`per_dim`, or there are values by output.
+    """
+    found = per_dim(name, value, dims, default)
+    if None not in found:
+        outputs = ", ".join(map(repr, found))
+        raise ValueError(f"zarr_reader: {name}: expected the same value for all outputs, but found values by output ({outputs})")
+    return found[None]
+
+
 def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:
     """Returns the numbers for each of ``dims``, by output; under the key None those of all outputs.
 
     Raises:
-        ValueError: A list of another length.
+        ValueError: A list of another length, or a dimension that isn't one of ``dims``.
     """
     if isinstance(value, Mapping):
         given = cast(Mapping[str, Any], value)
         if any(isinstance(item, Mapping | list | tuple) for item in given.values()):
-            return {output: per_dim(name, item, dims, default)[None] for output, item in given.items()}
+            return {output: one_per_dim(name, item, dims, default) for output, item in given.items()}
+        unknown = next((key for key in given if key not in dims and key not in map(str, range(len(dims)))), None)
+        if unknown is not None:
+            raise ValueError(f'zarr_reader: {name}: expected a dimension of dims ({", ".join(dims)}), but found "{unknown}"')
         return {None: [int(given.get(dim, given.get(str(i), default))) for i, dim in enumerate(dims)]}
     listed = [] if value is None else values.items(value)
     if listed and len(listed) != len(dims):

@@ -52,7 +52,13 @@ def checked(name: str, value: Any) -> list[Any] | slice:
     if isinstance(value, slice):
         if name == "breaks":
             raise TypeError(f"zarr_reader: breaks: expected integers or names, found {value!r}")
-        return cast("slice[Any, Any, Any]", value)
+        found = cast("slice[Any, Any, Any]", value)
+        for bound in (found.start, found.stop, found.step):
+            if bound is not None:
+                values.check_integer(name, bound)
+        if found.step == 0:
+            raise ValueError(f"zarr_reader: segments: expected a slice with a step other than 0, found {value!r}")
+        return found
     items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
         found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]

@@ -6,7 +6,8 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any, cast
+from types import NoneType
+from typing import Any, SupportsFloat, SupportsIndex, cast
 
 from . import names
 from .types import ReaderArguments
@@ -15,8 +16,12 @@ from .types import ReaderArguments
 BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items() if "Bytes" in hint.__forward_arg__)
 # DALI's types for lists of integers. It has lists of 64-bit integers since 2.4.
 _INTEGERS = ("_INT64_VEC", "_INT32_VEC")
+# Arguments with values of any type, which are checked where they are used, and what others can have besides lists and
+# dictionaries. Secrets among options aren't shown.
+_ANY = frozenset({"dtype", "sel", "isel", "method", "tolerance", "storage_options"})
+_PLAIN: Any = (str, SupportsFloat, SupportsIndex, os.PathLike, slice, range, type, NoneType)
 # What is taken for text.
-_TEXT: Any = (str, bytes, os.PathLike)
+_TEXT: Any = (str, os.PathLike)
 _UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
 
 
@@ -133,7 +138,8 @@ def expanded(value: Any) -> str:
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raises ValueError if any part of an argument is text that UTF-8 can't encode: DALI and JSON can't carry it."""
+    """Raises ValueError if any part of an argument is text that UTF-8 can't encode, and TypeError if it is neither text
+    nor a number nor the like: DALI and JSON can't carry it."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -148,5 +154,9 @@ def check_text(name: str, value: Any) -> None:
         for item in cast(Mapping[Any, Any], value).items():
             check_text(name, item)
     elif isinstance(value, list | tuple):
-        for item in items(value):
+        listed = items(value)
+        for item in listed if set(map(type, listed)) - {int, float} else ():
             check_text(name, item)
+    elif name not in _ANY and not isinstance(value, _PLAIN) and (name != "pick" or isinstance(value, bytes)):
+        found = reprlib.repr(value)
+        raise TypeError(f"zarr_reader: {name}: expected numbers, text, or lists or dictionaries of them, found {found}")

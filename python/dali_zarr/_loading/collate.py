@@ -45,7 +45,7 @@ class CollatePlan:
 
 def check_name(how: Any) -> None:
     """Raises ValueError unless ``how`` names a form."""
-    if how is not None and how not in get_args(Collate):
+    if how is not None and (not isinstance(how, str) or how not in get_args(Collate)):
         raise ValueError(f"dali_zarr: collate: expected 'nested', 'padded' or 'csr', but found {how!r}")
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, TypeVar
 
 B = TypeVar("B")
 
 
 def check_count(name: str, count: Any) -> None:
     """Raises TypeError or ValueError unless it is a whole number of at least 1."""
-    if isinstance(count, bool) or not isinstance(count, SupportsIndex):
+    try:
+        number = operator.index(count)
+    except TypeError:
+        number = None
+    if number is None or isinstance(count, bool):
         raise TypeError(f"dali_zarr: {name}: expected an integer, but found {count!r}")
-    if operator.index(count) < 1:
-        raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
+    if not 1 <= number < 2**31:
+        raise ValueError(f"dali_zarr: {name}: expected {'at least 1' if number < 1 else 'less than 2^31'}, but found {count}")
 
 
 class Iteration(Iterator[B]):

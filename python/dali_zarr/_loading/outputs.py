@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from .._hints import did_you_mean
 
@@ -27,13 +28,18 @@ def offsets_of(offsets: Any) -> list[int]:
     found = [item for group in groups for item in _listed(group)]
     if not found or not all(_listed(group) for group in groups):
         raise ValueError(f"dali_zarr: offsets: expected at least one, but found {offsets!r}; leave it out for the sample itself")
+    numbers: list[int] = []
     for item in found:
-        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+        try:
+            numbers.append(operator.index(item))
+        except TypeError:
+            numbers = []
+        if isinstance(item, bool) or not numbers:
             raise TypeError(
                 f"dali_zarr: offsets: expected integers, or a dictionary of them by name, but found {item!r}; an offset is a "
                 "number of elements"
             )
-    return [int(item) for item in found]
+    return numbers
 
 
 def offsets_by_group(offsets: Any, told: Sequence[int]) -> dict[str, int]:

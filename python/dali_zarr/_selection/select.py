@@ -68,7 +68,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(_empty(name, dim, indexer, axes))
             chosen.add(name, dim, stores)
     told = chosen.arguments()
-    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value != found.get(name)})
+    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value is not found.get(name)})
     return told
 
 
@@ -225,17 +225,17 @@ class _DimArguments:
         # By output, or for all outputs under the key None.
         self._windows = by_name.per_dim("window", given.get("window"), self._dims, 0)
         self._strides = self._by_output(by_name.per_dim("stride", given.get("stride"), self._dims, 1))
-        self._start = axes.listed("roi_start", given, 0)
+        self._start = by_name.one_per_dim("roi_start", given.get("roi_start"), self._dims, 0)
         self._end = _ends(given.get("roi_end"), self._dims, lengths)
         # None where it is left out.
         self._step: list[int | None] = []
         if given.get("step") is not None:
-            step = by_name.per_dim("step", given["step"], self._dims, _UNSET)[None]
+            step = by_name.one_per_dim("step", given["step"], self._dims, _UNSET)
             self._step = [None if n == _UNSET else n for n in step]
-        self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
+        self._overlap = by_name.one_per_dim("overlap", given["overlap"], self._dims, 0) if given.get("overlap") is not None else []
         # By place in dims: the list that says where samples start.
         self._lists: dict[int, Positions] = {}
-        self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name)}
+        self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name) is not None}
         # By place in dims: the first selected element, one past the last, and their distance; for all stores or for
         # each.
         self._regions: dict[int, list[list[int]]] = {}
@@ -247,14 +247,17 @@ class _DimArguments:
         self._cuts = {name: given[name] for name in ("breaks", "segments", "starts") if given.get(name) is not None}
 
     def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
-        padded = by_name.per_dim(name, given[name], self._dims, _UNSET)[None]
+        padded = by_name.one_per_dim(name, given[name], self._dims, _UNSET)
         return {dim: n for dim, n in zip(self._dims, padded, strict=True) if n != _UNSET}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
-        """Adds an entry for each output that lacks one, unless one value is for all outputs."""
+        """Adds an entry of strides for each output that lacks one, unless one value is for all outputs."""
         if None in given:
             return given
         outputs = dict.fromkeys(array.output for array in self._axes.arrays)
+        unknown = next((output for output in given if output not in outputs), None)
+        if unknown is not None:
+            raise ValueError(f"zarr_reader: stride: expected outputs ({', '.join(outputs)}), but found {unknown!r}")
         return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
 
     def start_at(self, i: int, name: str, positions: Positions) -> None:
@@ -328,7 +331,10 @@ class _DimArguments:
         stores have."""
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
-            raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: expected a slice without a step along a dimension of random_crop, whose samples "
+                f"start at any element, but found the step {spacing}; leave it out, and give stride if samples shall skip elements"
+            )
         for window in self._windows.values():
             # Stores with different counts have samples of different shapes, which the reader refuses.
             if window[i] == -1 and len(counts) == 1:
@@ -409,7 +415,7 @@ class _DimArguments:
         if self._axes.is_concat_samples:
             # The user's own roi_start and roi_end stay: negative ones count from the end of each store.
             for name, given in self._given.items():
-                values = by_name.per_dim(name, given, self._axes.dims, _UNSET)[None]
+                values = by_name.one_per_dim(name, given, self._axes.dims, _UNSET)
                 found[name] = {dim: n for dim, n in zip(self._axes.dims, values, strict=True) if n != _UNSET}
             stores = len(self._axes.paths)
             whole: list[list[int] | None] = [None] * stores
@@ -438,7 +444,7 @@ class _DimArguments:
 
 def _ends(given: Any, dims: list[str], lengths: list[int]) -> list[int]:
     """Returns ``roi_end`` for each of ``dims``."""
-    found = by_name.per_dim("roi_end", given, dims, _UNSET)[None]
+    found = by_name.one_per_dim("roi_end", given, dims, _UNSET)
     return [length if end == _UNSET else end for end, length in zip(found, lengths, strict=True)]
 
 
