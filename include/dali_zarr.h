@@ -53,6 +53,8 @@ enum dali_zarr_dtype {
 
 typedef struct dali_zarr_reader dali_zarr_reader;
 typedef struct dali_zarr_batch dali_zarr_batch;
+typedef struct dali_zarr_labels dali_zarr_labels;
+typedef struct dali_zarr_values dali_zarr_values;
 
 /* One output of every batch. The pointers belong to the reader and are valid until it is closed. */
 typedef struct dali_zarr_output {
@@ -231,6 +233,47 @@ int32_t dali_zarr_arrays(const char *spec, const char **json);
  * Returns DALI_ZARR_VALUE_ERROR if a label isn't the coordinate of exactly one element in each store. Along the
  * dimension by which stores are joined, it must be the coordinate of exactly one element of all stores together. */
 int32_t dali_zarr_pick_labels(const char *spec, const char *dim, const double *labels, size_t count, const char **pick);
+
+/* Opens the stores of a reader's arrays for their labels: coordinates and attributes. Only these keys of `spec` are
+ * used: "path", "arrays", "dims", "storage_options", "cache_dir" and "cache_dir_size". What is read is what a reader of
+ * `spec` would read: the same stores, options and documents. Labels are used by one thread at a time. */
+int32_t dali_zarr_labels_open(const char *spec, dali_zarr_labels **labels);
+
+/* Closes labels. NULL is allowed. */
+void dali_zarr_labels_close(dali_zarr_labels *labels);
+
+/* Finds the array with the coordinates along `dim` of array number `array` of "arrays" in store number `store` of "path",
+ * which has `len` elements along it. It is the array with the dimension's name, in the array's group or the nearest
+ * group around it; in stores of anemoi-datasets also "dates" or "base_dates" for "time", and "steps" for "step". For
+ * an array with a store of its own, the group is the location around it. With `dim` NULL the array itself is found.
+ *
+ * Returns "null" if there is none, else a JSON object with "name", "shape", "kind" ("numbers", "text" or "bytes"),
+ * "dtype" (NumPy's name of the type, "str" or "bytes" for elements of any length), "zarr_format", "attributes" and
+ * "fill_value": null if it is undefined, else the text, the bytes as a list of integers, or for numbers a list of the
+ * bits of the value, and of the imaginary part of complex numbers. If the array has another number of dimensions than
+ * one, "kind" is null, and there are no other keys than "name" and "shape". NaN and Infinity may stand in attributes
+ * without quotes. `*json` is valid until the next call on this thread that returns a text. */
+int32_t dali_zarr_labels_find(
+    const dali_zarr_labels *labels, size_t array, size_t store, const char *dim, uint64_t len, const char **json);
+
+/* Returns the attributes of the group of array number `array` in store number `store`, as a JSON object. `*json` is
+ * valid until the next call on this thread that returns a text. */
+int32_t dali_zarr_labels_attributes(const dali_zarr_labels *labels, size_t array, size_t store, const char **json);
+
+/* Reads the elements of the array `name`, which dali_zarr_labels_find told for the same `array` and `store`, as they are
+ * stored: attributes don't decode them. At most 2^26 elements and 512 MiB of text are read. */
+int32_t dali_zarr_labels_read(
+    const dali_zarr_labels *labels, size_t array, size_t store, const char *name, dali_zarr_values **values);
+
+/* Returns the elements of an array. Numbers are in native byte order (bfloat16 as float32; times as int64; complex
+ * numbers as two numbers), and `*count` is 0. For text and bytes `*data` has all elements one after the other, text in
+ * UTF-8, and `*ends` has the end of each of the `*count` elements in them. The pointers are valid until `values` is
+ * released. */
+int32_t dali_zarr_values_data(
+    const dali_zarr_values *values, const void **data, size_t *bytes, const int64_t **ends, size_t *count);
+
+/* Gives the elements of an array back. NULL is allowed. */
+void dali_zarr_values_release(dali_zarr_values *values);
 
 /* Returns the counters of a reader up to now as a JSON object. `*json` is valid until the next call on this thread
  * that returns a text. When nothing is in flight, "chunks_read" is the sum of "chunks_decoded_gpu",

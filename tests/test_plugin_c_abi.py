@@ -173,6 +173,18 @@ def test_arrays_are_listed(program, store):
     assert done.returncode == 1 and "expected an array 'b', but found the arrays 'a', 'time'" in done.stderr.decode()
 
 
+def test_labels_are_read(program, store):
+    done = program("--labels", json.dumps({"path": str(store), "arrays": ["a"]}), "time")
+    assert done.returncode == 0, done.stderr.decode()
+    told, _, data = done.stdout.partition(b"\n")
+    found = json.loads(told)
+    assert (found["name"], found["shape"], found["kind"], found["dtype"]) == ("time", [10], "numbers", "int64")
+    assert np.frombuffer(data, "int64").tolist() == list(range(0, 60, 6))
+    done = program("--labels", json.dumps({"path": str(store), "arrays": ["a"]}), "lat")
+    assert done.returncode == 1 and "there is no array 'lat'" in done.stderr.decode()
+    assert done.stdout == b"null\n"
+
+
 def test_misuse_comes_back_as_errors(program):
     done = program("--misuse")
     assert done.returncode == 0, done.stderr.decode()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from support.documents import ROOT, page
+from support.remote import upload
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("xarray")
@@ -20,12 +21,9 @@ BLOSC = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.SHUFFLE)
 
 
 def write(group: Any, name: str, values: np.ndarray, dims: str, **attributes: Any) -> None:
-    """In Zarr v2 with the names of dimensions that xarray writes, or in v3. A chunk is one element of the first dimension."""
+    """In Zarr v2 with the names of dimensions that xarray writes. A chunk is one element of the first dimension."""
     chunks = (1, *values.shape[1:]) if values.ndim > 1 else values.shape
-    if group.metadata.zarr_format == 2:
-        how: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": dims.split()} | attributes, "compressors": BLOSC}
-    else:
-        how = {"attributes": attributes, "dimension_names": dims.split()}
+    how: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": dims.split()} | attributes, "compressors": BLOSC}
     group.create_array(name, shape=values.shape, chunks=chunks, dtype=values.dtype, **how)[...] = values
 
 
@@ -44,7 +42,7 @@ def fields(group: Any, dims: str, levels: list[int], times: np.ndarray, names: t
 
 def store(url: str, folder: Path) -> Path:
     """A small copy of the layout behind a URL."""
-    path, group = folder / "store", zarr.open_group(folder / "store", mode="w", zarr_format=3 if "icechunk" in url else 2)
+    path, group = folder / "store", zarr.open_group(folder / "store", mode="w", zarr_format=2)
     both = ("2m_temperature", "geopotential")
     if "arco-era5" in url:
         hours = np.arange("2018-12-30", "2019-01-03", dtype="datetime64[h]")
@@ -52,10 +50,6 @@ def store(url: str, folder: Path) -> Path:
     elif "weatherbench2" in url:
         hours = np.arange("2015-12-01", "2016-01-03", 6, dtype="datetime64[h]")
         fields(group, "time level longitude latitude", [50, 500, 850, 1000], hours, both, (8, 6))
-    elif "icechunk" in url:
-        hours = np.arange("2019-12-30", "2020-01-03", dtype="datetime64[h]")
-        inner = group.create_group("pressure/spatial")
-        fields(inner, "valid_time pressure_level latitude longitude", [1000, 850, 500], hours, ("z", "t"), (6, 8))
     else:
         assert "idr0062A" in url, url
         write(group, "0", np.zeros((2, 40, 130, 140), "uint16"), "")
@@ -69,21 +63,27 @@ def store(url: str, folder: Path) -> Path:
 EXPECTED = {
     "gs://gcp-public-data-arco-era5": {"input": (4, 3, 6, 8), "target": (4, 3, 6, 8)},
     "gs://weatherbench2": {"input": (64, 3, 8, 6), "target": (64, 3, 8, 6)},
-    "s3://earthmover-icechunk-era5": {"pressure/spatial/z": (4, 2, 6, 8), "pressure/spatial/t": (4, 2, 6, 8)},
+    "s3://earthmover-icechunk-era5": {"pressure/spatial/z": (4, 2, 2, 3), "pressure/spatial/t": (4, 2, 2, 3)},
     "https://uk1s3.embassy.ebi.ac.uk": {"image": (4, 2, 32, 128, 128)},
 }
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_calls_read_stores_with_these_layouts(tmp_path, monkeypatch):
+def test_the_calls_read_stores_with_these_layouts(tmp_path, monkeypatch, s3, s3_options):
+    upload(s3, ROOT / "tests" / "corpus" / "icechunk" / "labels-v2", "icechunkV2")
     real, read = dali_zarr.torch.Loader, []
 
     def stand_in(path: str, **arguments: Any) -> None:
-        """Reads a batch of the small copy, without what is for remote stores only."""
+        """Reads a batch of the small copy, without what is for remote stores only. The Icechunk repository is one that
+        Icechunk 2.3 wrote, on a server."""
         (tmp_path / str(len(read))).mkdir()
         for remote in ("storage_options", "cache_dir"):
             arguments.pop(remote, None)
-        batch = next(iter(real(store(path, tmp_path / str(len(read))), device="cpu", **arguments)))
+        if "icechunk" in path:
+            small, arguments["storage_options"] = "s3://bucket/icechunkV2", s3_options
+        else:
+            small = store(path, tmp_path / str(len(read)))
+        batch = next(iter(real(small, device="cpu", **arguments)))
         (shapes,) = (shapes for beginning, shapes in EXPECTED.items() if path.startswith(beginning))
         assert {name: tuple(values.shape) for name, values in batch.items()} == shapes
         if "input" in batch:

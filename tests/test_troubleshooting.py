@@ -105,6 +105,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "a dimension": lambda: load(dims=["lattitude"]),
     "no samples": lambda: load(window=[50]),
     "a label": lambda: load(sel={"latitude": 3.0}),
+    "no coordinates": lambda: load(path="image.zarr", arrays=["0"], dims=["z", "y", "x"], sel={"x": "2020"}),
     "ascending": lambda: load(sel={"latitude": slice(-30, 30)}),
     "types of a stack": lambda: load(arrays=["t2m", "time"], stack_arrays=True),
     "means": lambda: load(arrays=["t2m", "z"], stack_arrays=True, mean=[1.0, 2.0, 3.0]),

@@ -3,11 +3,14 @@
 import contextlib
 import ctypes
 import json
+import os
 import threading
-from collections.abc import Callable, Generator
+import weakref
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from ._failures import Failure, attach
@@ -60,6 +63,18 @@ def bind(path: Path) -> None:
     library.dali_zarr_batch_release.argtypes = [_POINTER]
     library.dali_zarr_batch_release.restype = None
     library.dali_zarr_stats.argtypes = [_POINTER, ctypes.POINTER(text)]
+    library.dali_zarr_batch_data.argtypes = [_POINTER, size, ctypes.POINTER(_POINTER), ctypes.POINTER(size)]
+    library.dali_zarr_labels_open.argtypes = [text, ctypes.POINTER(_POINTER)]
+    library.dali_zarr_labels_close.argtypes = [_POINTER]
+    library.dali_zarr_labels_close.restype = None
+    library.dali_zarr_labels_find.argtypes = [_POINTER, size, size, text, ctypes.c_uint64, ctypes.POINTER(text)]
+    library.dali_zarr_labels_attributes.argtypes = [_POINTER, size, size, ctypes.POINTER(text)]
+    library.dali_zarr_labels_read.argtypes = [_POINTER, size, size, text, ctypes.POINTER(_POINTER)]
+    library.dali_zarr_values_data.argtypes = [
+        _POINTER, ctypes.POINTER(_POINTER), ctypes.POINTER(size), ctypes.POINTER(_POINTER), ctypes.POINTER(size),
+    ]
+    library.dali_zarr_values_release.argtypes = [_POINTER]
+    library.dali_zarr_values_release.restype = None
     library.dali_zarr_take_described.argtypes = []
     library.dali_zarr_take_described.restype = ctypes.c_uint64
     library.dali_zarr_defer_opening.argtypes = [ctypes.c_int32]
@@ -227,8 +242,109 @@ def release_table(name: str) -> None:
     _check(_loaded().dali_zarr_table_release(name.encode()))
 
 
+class Labels:
+    """The labels of a reader's arrays: coordinates and attributes, from the stores that the library opens for them.
+
+    Stores are opened when they are first needed, and again in a process that was forked.
+    """
+
+    def __init__(self, spec: dict[str, Any]):
+        """``spec`` has the reader's arguments that decide its stores and arrays, in the operator's form."""
+        self._spec = spec
+        self._handle: ctypes.c_void_p | None = None
+        self._process = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_spec": self._spec, "_handle": None, "_process": 0}
+
+    def _opened(self) -> ctypes.c_void_p:
+        if self._handle is None or self._process != os.getpid():
+            handle = _POINTER()
+            _check(_loaded().dali_zarr_labels_open(json.dumps(self._spec).encode(), ctypes.byref(handle)))
+            self._handle, self._process = handle, os.getpid()
+            weakref.finalize(self, _close_labels, handle, self._process)
+        return self._handle
+
+    def find(self, array: int, store: int, dim: str | None, length: int) -> dict[str, Any] | None:
+        """Returns the array with the coordinates along ``dim`` of array number ``array`` in store number ``store``, which has
+        ``length`` elements along it; without ``dim`` the array itself. None if there is none.
+
+        The header explains the result, at ``dali_zarr_labels_find``. Here ``dtype`` and ``fill_value`` are NumPy's: objects
+        for elements of any length.
+
+        Raises:
+            ValueError, TypeError, RuntimeError: The metadata can't be read, or the array is none of labels.
+        """
+        key = None if dim is None else dim.encode()
+        found = self._told(lambda handle, text: _loaded().dali_zarr_labels_find(handle, array, store, key, length, text))
+        if found is not None and found["kind"] is not None:
+            is_variable = found["dtype"] in ("str", "bytes")
+            found["dtype"] = np.dtype(object if is_variable else found["dtype"])
+            found["fill_value"] = None if found["fill_value"] is None else _scalar(found)
+        return found
+
+    def attributes(self, array: int, store: int) -> dict[str, Any]:
+        """Returns the attributes of an array's group; empty where there is no group.
+
+        Raises:
+            ValueError, RuntimeError: They can't be read.
+        """
+        return self._told(lambda handle, text: _loaded().dali_zarr_labels_attributes(handle, array, store, text))
+
+    def _told(self, ask: Callable[[Any, Any], int]) -> Any:
+        def work() -> Any:
+            text = ctypes.c_char_p()
+            _check(ask(self._opened(), ctypes.byref(text)))
+            return json.loads(text.value or b"null")
+
+        return interruptible(work)
+
+    def read(self, array: int, store: int, found: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Reads the elements of an array that :meth:`find` told, as they are stored.
+
+        Raises:
+            ValueError, TypeError, RuntimeError: They can't be read, or there are too many.
+        """
+
+        def work() -> tuple[bytes, list[int]]:
+            values, data, ends = _POINTER(), _POINTER(), _POINTER()
+            size, count = ctypes.c_size_t(), ctypes.c_size_t()
+            name = found["name"].encode()
+            _check(_loaded().dali_zarr_labels_read(self._opened(), array, store, name, ctypes.byref(values)))
+            try:
+                places = (ctypes.byref(one) for one in (data, size, ends, count))
+                _check(_loaded().dali_zarr_values_data(values, *places))
+                numbers = (ctypes.c_int64 * count.value).from_address(ends.value)[:] if ends.value else []
+                return ctypes.string_at(data, size.value), numbers
+            finally:
+                _loaded().dali_zarr_values_release(values)
+
+        data, ends = interruptible(work)
+        if found["kind"] == "numbers":
+            return np.frombuffer(bytearray(data), found["dtype"]).reshape(found["shape"])
+        parts: list[Any] = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return np.array([part.decode() for part in parts] if found["kind"] == "text" else parts, found["dtype"])
+
+
+def _close_labels(handle: ctypes.c_void_p, process: int) -> None:
+    # The threads of a handle are in the process that opened it.
+    if process == os.getpid():
+        _loaded().dali_zarr_labels_close(handle)
+
+
+def _scalar(found: Mapping[str, Any]) -> Any:
+    """Returns the fill value of an array as NumPy's scalar."""
+    fill, dtype = found["fill_value"], found["dtype"]
+    if found["kind"] == "numbers":
+        parts = fill if dtype.kind == "c" else fill[:1]
+        size = dtype.itemsize // len(parts)
+        return np.frombuffer(b"".join(part.to_bytes(8, "little")[:size] for part in parts), dtype)[0]
+    value = bytes(fill) if found["kind"] == "bytes" else fill
+    return value if dtype.kind == "O" else dtype.type(value)
+
+
 class Reader:
-    """A reader on the CPU, without DALI, for its errors and counters alone: each batch is released at once."""
+    """A reader on the CPU, without DALI."""
 
     def __init__(self, spec: dict[str, Any]):
         """Opens the reader.
@@ -261,6 +377,20 @@ class Reader:
         batch = _POINTER()
         _check(_loaded().dali_zarr_next_batch(self._reader, ctypes.byref(batch)))
         _loaded().dali_zarr_batch_release(batch)
+
+    def bytes(self) -> bytes:
+        """Returns the memory of the first output of the next batch.
+
+        Raises:
+            RuntimeError: A chunk of the batch can't be read or decoded.
+        """
+        batch, data, size = _POINTER(), _POINTER(), ctypes.c_size_t()
+        _check(_loaded().dali_zarr_next_batch(self._reader, ctypes.byref(batch)))
+        try:
+            _check(_loaded().dali_zarr_batch_data(batch, 0, ctypes.byref(data), ctypes.byref(size)))
+            return ctypes.string_at(data, size.value)
+        finally:
+            _loaded().dali_zarr_batch_release(batch)
 
     def counters(self) -> dict[str, Any]:
         """Returns the counters of this reader up to now."""

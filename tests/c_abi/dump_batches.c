@@ -7,7 +7,11 @@
  *
  *   dump_batches --arrays SPEC
  *
- * prints the arrays of a store, and
+ * prints the arrays of a store,
+ *
+ *   dump_batches --labels SPEC DIM
+ *
+ * prints the array of the coordinates along DIM of the first array, and its bytes, and
  *
  *   dump_batches --misuse
  *
@@ -132,6 +136,19 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", NULL, 1, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", &label, 0, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", &label, 1, NULL));
+  dali_zarr_labels *labels = (dali_zarr_labels *)&id;
+  dali_zarr_values *values = (dali_zarr_values *)&id;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_open(NULL, &labels));
+  if (labels) return 102;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_open("{}", &labels));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_open("{\"path\": \"a\"}", NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_find(NULL, 0, 0, "x", 1, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_attributes(NULL, 0, 0, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_labels_read(NULL, 0, 0, "x", &values));
+  if (values) return 102;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_values_data(NULL, &data, &bytes, &lengths, &bytes));
+  dali_zarr_labels_close(NULL);
+  dali_zarr_values_release(NULL);
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_stats(NULL, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_all_stats(NULL));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_log_level(5));
@@ -149,6 +166,30 @@ static int misuse(void) {
   return wrong;
 }
 
+/* Prints the description of the coordinates along `dim` of the first array, and their bytes. */
+static int labels_along(const char *spec, const char *dim) {
+  dali_zarr_labels *labels;
+  dali_zarr_values *values = NULL;
+  const char *json;
+  const void *data;
+  const int64_t *ends;
+  size_t bytes, count;
+  int32_t status = dali_zarr_labels_open(spec, &labels);
+  if (status == 0) status = dali_zarr_labels_find(labels, 0, 0, dim, 10, &json);
+  if (status == 0 && puts(json) < 0) return 1;
+  if (status == 0) status = dali_zarr_labels_read(labels, 0, 0, dim, &values);
+  if (status == 0) status = dali_zarr_values_data(values, &data, &bytes, &ends, &count);
+  if (status != 0) {
+    const int code = failed(status);
+    dali_zarr_labels_close(labels);
+    return code;
+  }
+  const int wrong = fwrite(data, 1, bytes, stdout) != bytes || ends != NULL || count != 0;
+  dali_zarr_values_release(values);
+  dali_zarr_labels_close(labels);
+  return wrong;
+}
+
 int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "--misuse") == 0) return misuse();
   if (argc == 3 && strcmp(argv[1], "--arrays") == 0) {
@@ -156,6 +197,7 @@ int main(int argc, char **argv) {
     const int32_t status = dali_zarr_arrays(argv[2], &json);
     return status == 0 ? puts(json) < 0 : failed(status);
   }
+  if (argc == 4 && strcmp(argv[1], "--labels") == 0) return labels_along(argv[2], argv[3]);
   if (argc == 2 && strcmp(argv[1], "--version") == 0) return puts(dali_zarr_version()) < 0;
   if (argc != 3) return 99;
   return dump(argv[1], strtol(argv[2], NULL, 10));

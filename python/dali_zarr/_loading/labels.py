@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native
-from .._arguments import names
-from .._arguments.values import items
 from .._log import log
 from .._selection.axes import Axes
 from .ragged import RAGGED
@@ -45,8 +43,6 @@ class Labels:
         """Raises ValueError where joined stores have different coordinates along a dimension that isn't ``selected``: a
         position would mean something else in each store. Coordinates that can't be read aren't compared."""
         path = self._arguments.get("path") or ""
-        if not self._is_ragged() and any(map(names.is_location, self._named())):
-            self._check_text()
         if self._is_ragged() or isinstance(path, str) or len(path) < 2:
             return
         axes = self.axes()
@@ -65,31 +61,6 @@ class Labels:
                         f"dali_zarr: path: expected stores with the same coordinates along {dim!r}, but element {at} is "
                         f"{values[0][at]!s} in {axes.paths[0]} and {one[at]!s} in {axes.paths[store]}; choose labels with "
                         f"sel={{{dim!r}: ...}}, which are looked up in each store, or positions with isel"
-                    )
-
-    def _named(self) -> list[str]:
-        """Returns the names and locations in the argument ``arrays``."""
-        given: Any = self._arguments.get("arrays") or []
-        listed: list[Any] = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else items(given)
-        return [str(one) for one in listed]
-
-    def _check_text(self) -> None:
-        """Raises ValueError where arrays from several stores, which are cut in step, have different coordinates that
-        are text. The engine compares coordinates that are numbers or times."""
-        axes = self.axes()
-        for dim in axes.dims:
-            try:
-                found = axes.text_of_arrays(dim)
-            except (ImportError, RuntimeError) as error:
-                log.info("coordinates of text along %r aren't compared: %s", dim, error)
-                continue
-            for name, other in found[1:]:
-                first, text = found[0]
-                at = next((i for i, (a, b) in enumerate(zip(text, other, strict=True)) if a != b), None)
-                if at is not None:
-                    raise ValueError(
-                        f"dali_zarr: arrays: expected arrays that are cut along {dim!r} to have the same coordinates there, "
-                        f"but element {at} is {text[at]!r} beside {first} and {other[at]!r} beside {name}"
                     )
 
     def of(self, index: npt.NDArray[np.int64], offset: int, output: str | None = None) -> dict[str, npt.NDArray[Any]]:

@@ -15,6 +15,7 @@ from .._hints import did_you_mean
 from .._selection import indexers, select
 from .._selection.axes import Array, Axes
 from .._selection.stores import is_of_fsspec, needed, opened
+from .labels import SourceLabels
 from .options import Options
 from .work import Selection
 
@@ -261,7 +262,7 @@ def selections(source: Source, options: Options) -> dict[str, Selection]:
 
 def _positions(source: Source, options: Options, name: str, array: Any, how: str, dim: str, i: int) -> slice | list[int] | int:
     dims = source.dims(name)
-    axes = Axes([source.path], options.storage_options, [Array(name, name, dims, (tuple(array.shape),))], [dims[0]], {})
+    axes = Axes([source.path], SourceLabels(source, name), [Array(name, name, dims, (tuple(array.shape),))], [dims[0]], {})
     indexer = options.sel[dim] if how == "sel" else options.isel[dim]
     (found,) = indexers.selected(how, dim, indexer, axes, options.method, options.tolerance)
     if not len(found.indices):

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from .._arguments import by_name, names, options, pick, values
-from . import coordinates, stores
+from .._arguments import by_name, names, pick, values
+from . import coordinates
+from .stores import needed
 
 # The arguments that decide the dimensions.
 PLACES = ("path", "arrays", "storage_options", "dims", "concat")
+# Those with which coordinates are read: also the folder that keeps chunks of remote stores.
+_OF_LABELS = ("cache_dir", "cache_dir_size", "cache_validate")
 # Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
 REGIONS, ORIGINS = "_regions", "_index_origins"
 # The engine's largest step: with it a region has one sample.
@@ -42,15 +45,15 @@ class Axes:
     """The dimensions of what a reader reads. Coordinates are read once, when they are first asked for."""
 
     def __init__(
-        self, paths: list[str], storage_options: Mapping[str, str], arrays: list[Array], dims: list[str],
-        picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False,
+        self, paths: list[str], labels: coordinates.Labels, arrays: list[Array], dims: list[str],
+        picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False, spec: Mapping[str, Any] | None = None,
     ):
         self.is_concat_samples = is_concat_samples
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # ``picks`` has one list for all stores, or one for each; ``_picks`` only those that are one for all.
-        self.picks, self._options = picks, storage_options
+        # ``spec`` has the arguments of a reader of the arrays.
+        self.picks, self._labels, self._spec = picks, labels, spec or {}
         self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
-        self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,14 +73,15 @@ class Axes:
             spec["dims"] = named
         path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
-        storage_options = options.by_name(_listed(arguments.get("storage_options")))
+        kept = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in _listed(named)]
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         is_concat_samples = arguments.get("concat") == "samples"
-        return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, is_concat_samples)
+        labels = _native.Labels(spec | kept)
+        return cls(paths, labels, arrays, given or list(largest.dims[:1]), picks, is_concat_samples, spec)
 
     @property
     def is_joined(self) -> bool:
@@ -104,50 +108,38 @@ class Axes:
         """
         if (dim, store) not in self._variables:
             length = self.lengths(dim)[store]
-            found = (self._beside(array, dim, store, length) for array in self.arrays if dim in array.dims)
+            found = (
+                coordinates.read(self._labels, number, store, dim, length, self._place(array, store))
+                for number, array in enumerate(self.arrays) if dim in array.dims
+            )
             self._variables[dim, store] = next((variable for variable in found if variable is not None), None)
         return self._variables[dim, store]
 
-    def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
-        """Reads the coordinates in the group of an array, or in a group around it."""
-        around, name = self._place(array, store)
-        return coordinates.read(around, name, dim, length)
+    def _place(self, array: Array, store: int) -> tuple[str, str]:
+        """The location of an array's store and the array's name, for messages."""
+        return (array.name if array.is_own else self.paths[store]), array.name
 
-    def _place(self, array: Array, store: int) -> tuple[stores.Store, str]:
-        """The store with the coordinates of an array, and the array's name in it."""
-        if not array.is_own:
-            return self._store(store), array.name
-        around, _, name = array.name.rstrip("/").rpartition("/")
-        is_remote = "://" in around and not around.startswith("file://")
-        return stores.Store(around or "/", self._options if is_remote else {}), name
-
-    def text_of_arrays(self, dim: str) -> list[tuple[str, list[str]]]:
-        """Returns the name and the coordinates of each array whose coordinates along one of ``dims`` are text.
+    def elements(self, array: Array, at: list[npt.NDArray[np.int64]], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Reads elements of an array at positions, which are one list for each axis, along the joined axis in all stores
+        together. Of the attributes that decode them, only those in ``encoding`` are applied.
 
         Raises:
-            RuntimeError, ImportError: They can't be read.
+            ValueError, TypeError, RuntimeError: They can't be read.
         """
-        found: list[tuple[str, list[str]]] = []
-        for array in self.arrays:
-            if dim in array.dims:
-                around, name = self._place(array, 0)
-                text = coordinates.text(around, name, dim, array.shapes[0][array.dims.index(dim)])
-                found += [] if text is None else [(array.name, text)]
-        return found
-
-    def _store(self, store: int) -> stores.Store:
-        if store not in self._stores:
-            self._stores[store] = stores.Store(self.paths[store], self._options)
-        return self._stores[store]
-
-    def elements(self, name: str, store: int, at: list[npt.NDArray[np.int64]], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
-        """Reads elements of an array at positions, which are one list for each axis. Of the attributes that decode
-        them, only those in ``encoding`` are applied.
-
-        Raises:
-            RuntimeError: They can't be read.
-        """
-        return coordinates.elements(self._store(store), name, at, encoding)
+        axes = sorted(range(len(array.dims)), key=lambda d: array.dims[d] != self.dims[0])
+        joined = self.is_joined and self.dims[0] in array.dims
+        spec: dict[str, Any] = {
+            **self._spec, "path": self.paths if joined else self.paths[:1], "arrays": [array.name], "mask_and_scale": False,
+        }
+        spec.pop("dims", None)
+        if not axes:
+            return coordinates.elements(self._labels, self.arrays.index(array), _batch(spec), encoding, self.paths[0])
+        table = _native.keep_table(np.ascontiguousarray(np.stack([at[d] for d in axes], axis=1), np.int64))
+        try:
+            spec |= {"dims": [array.dims[d] for d in axes], "window": [0] * len(axes), "starts": table, "batch_size": len(at[0])}
+            return coordinates.elements(self._labels, self.arrays.index(array), _batch(spec), encoding, self.paths[0])
+        finally:
+            _native.release_table(table)
 
     def joined(self) -> Any:
         """Returns xarray's variable with the coordinates of all stores along the axis that joins them; None where a
@@ -155,7 +147,7 @@ class Axes:
         found = [self.variable(self.dims[0], store) for store in range(len(self.paths))]
         if any(variable is None for variable in found):
             return None
-        return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
+        return needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
 
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
         """Returns a dimension's coordinates after ``pick``: along the first of ``dims`` those of all stores, else those
@@ -302,6 +294,16 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
         Array(same["name"], same["output"], tuple(same["dims"]), shape)
         for same, shape in zip(stores[0], shapes, strict=True)
     ]
+
+
+def _batch(spec: dict[str, Any]) -> bytes:
+    """Returns the first batch of a reader."""
+
+    def work() -> bytes:
+        with _native.Reader(spec) as reader:
+            return reader.bytes()
+
+    return _native.interruptible(work)
 
 
 def _listed(value: Any) -> list[Any]:

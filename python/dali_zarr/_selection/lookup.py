@@ -79,7 +79,9 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     _check_form("sel", dim, label)
     xarray = needed("xarray", "selecting by label")
     given = label
-    if variable is not None and _are_times(variable):
+    if variable is None:
+        _check_positions(dim, label, method, tolerance)
+    elif _are_times(variable):
         _check_calendar(dim, label, variable)
         label = _years_as_text(label)
     numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
@@ -144,6 +146,18 @@ def _labels(label: Any) -> list[Any]:
         bounds = cast("slice[Any, Any, Any]", label)
         return [one for one in (bounds.start, bounds.stop) if one is not None]
     return np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else [label]
+
+
+def _check_positions(dim: str, label: Any, method: Any, tolerance: Any) -> None:
+    """Raises ValueError for labels that aren't positions, where a dimension has no coordinates."""
+    found = next((one for one in _labels(label) if not isinstance(one, Integral | np.bool_)), None)
+    if found is None and method is None and tolerance is None:
+        return
+    wrong = f"{found!r}" if found is not None else "method" if method is not None else "tolerance"
+    raise ValueError(
+        f"zarr_reader: sel: {dim!r}: there are no coordinates along it (no array {dim!r} of one dimension beside the arrays, or in "
+        f"a group around them), so that its labels are positions, but found {wrong}; select by position, with isel"
+    )
 
 
 def _check_calendar(dim: str, label: Any, variable: Any) -> None:

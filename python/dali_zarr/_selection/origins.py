@@ -115,7 +115,7 @@ def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> 
     found = np.array(dask.compute(*(variable.data[tuple(place)] for place in places.tolist())))
     columns = iter(places.T)
     at = [one[next(columns)] if one.ndim else np.full(len(places), int(one)) for one in wanted]
-    stored = _stored(axes, array, at, variable.encoding)
+    stored = axes.elements(array, at, variable.encoding)
     same = found == stored
     if found.dtype.kind == "f" and stored.dtype.kind == "f":
         same |= np.isnan(found) & np.isnan(stored)
@@ -127,19 +127,3 @@ def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> 
             f"{stored[wrong]!s} ({stored.dtype}), but the dataset has {found[wrong]!s} ({found.dtype}) there"
         )
 
-
-def _stored(axes: Axes, array: Array, at: list[Indices], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Reads the elements of the stores at these positions, decoded as the dataset is."""
-    parts: list[tuple[Indices, npt.NDArray[Any]]] = []
-    joined = axes.is_joined and axes.dims[0] in array.dims
-    axis = array.dims.index(axes.dims[0]) if joined else 0
-    starts = axes.begins() if joined else np.array([0])
-    store = np.searchsorted(starts, at[axis], side="right") - 1 if joined else np.zeros(len(at[0]) if at else 1, np.int64)
-    for number in np.unique(store):
-        rows = np.flatnonzero(store == number)
-        local = [one[rows] - (starts[number] if joined and i == axis else 0) for i, one in enumerate(at)]
-        parts.append((rows, axes.elements(array.name, int(number), local, encoding)))
-    values = np.concatenate([values for _, values in parts])
-    found = np.empty_like(values)
-    found[np.concatenate([rows for rows, _ in parts])] = values
-    return found

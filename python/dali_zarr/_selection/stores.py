@@ -1,4 +1,4 @@
-"""Zarr stores opened by zarr-python, for their coordinates: the reader itself hands out values but no attributes."""
+"""Packages that only some uses need; and Zarr stores opened by zarr-python, which rechunk copies and files of statistics are."""
 
 from __future__ import annotations
 
@@ -24,67 +24,6 @@ def needed(module: str, why: str) -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         raise ImportError(f"dali_zarr: {why} needs {package}, which isn't installed: pip install {package}") from error
-
-
-class Store:
-    """A store at a path or URL, for reading."""
-
-    def __init__(self, path: str, options: Mapping[str, str]):
-        """Opens the store.
-
-        Raises:
-            ImportError: A package that is needed for it isn't installed.
-            RuntimeError: The store can't be opened.
-        """
-        self._path = path
-        self._zarr = needed("zarr", "reading coordinates")
-        # fsspec's tables of references don't know the file names of Zarr v3.
-        self._format = 2 if _is_table_of_references(path) else None
-        try:
-            self._store = opened(self._zarr, path, options)
-        except ImportError:
-            raise
-        except Exception as error:
-            raise self.unreadable(error) from error
-
-    def array(self, name: str) -> Any:
-        """Returns zarr-python's array of that name, or None where there is none.
-
-        Raises:
-            RuntimeError: It can't be read.
-        """
-        try:
-            return self._zarr.open_array(self._store, path=name, mode="r", zarr_format=self._format)
-        except (FileNotFoundError, KeyError, self._zarr.errors.BaseZarrError):
-            return None
-        except Exception as error:
-            raise self.unreadable(error) from error
-
-    def attributes(self, group: str) -> dict[str, Any]:
-        """Returns the attributes of a group; empty where there is no such group.
-
-        Raises:
-            RuntimeError: They can't be read.
-        """
-        try:
-            return dict(self._zarr.open_group(self._store, path=group, mode="r", zarr_format=self._format).attrs)
-        except (FileNotFoundError, KeyError, self._zarr.errors.BaseZarrError):
-            return {}
-        except Exception as error:
-            raise self.unreadable(error) from error
-
-    def check(self, name: str) -> None:
-        """Raises RuntimeError unless zarr-python finds the reader's array, under its name or as the store itself.
-        Otherwise only the reader can read this kind of store, and its coordinates would seem to be missing."""
-        if self.array(name) is None and self.array("") is None:
-            raise self.unreadable("zarr-python doesn't find the array")
-
-    def unreadable(self, why: object) -> RuntimeError:
-        """Makes the error that this store's coordinates can't be read, with the first line of the reason."""
-        text = str(why).strip().split("\n")[0]
-        return RuntimeError(
-            f"zarr_reader: store {self._path}: its coordinates can't be read: {text}; select by position, with isel"
-        )
 
 
 def is_of_fsspec(path: str) -> bool:
@@ -122,7 +61,7 @@ def remote(path: str, options: Mapping[str, str]) -> Any:
     Raises:
         ImportError: obstore isn't installed.
     """
-    obstore = needed("obstore.store", "reading coordinates of remote stores")
+    obstore = needed("obstore.store", "opening remote stores")
     config, client = _of_obstore(options)
     if path.startswith("http://"):
         client["allow_http"] = True
@@ -150,13 +89,13 @@ def _of_obstore(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _icechunk(path: Path, options: Mapping[str, str]) -> Any:
-    icechunk = needed("icechunk", "reading coordinates of Icechunk repositories")
+    icechunk = needed("icechunk", "opening Icechunk repositories")
     repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
     chosen = {name: options[name] for name in ("branch", "tag", "snapshot_id") if options.get(name)}
     return repository.readonly_session(**(chosen or {"branch": "main"})).store
 
 
 def _references(zarr: Any, path: str) -> Any:
-    fsspec = needed("fsspec", "reading coordinates of references")
+    fsspec = needed("fsspec", "opening references")
     files = fsspec.filesystem("reference", fo=path, remote_protocol="file", asynchronous=True)
     return zarr.storage.FsspecStore(files, read_only=True)

@@ -69,12 +69,18 @@ pub(crate) fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-/// Returns a value as text for messages: its JSON, cut after 120 characters.
-pub(crate) fn shown(value: &Value) -> String {
+/// Returns the JSON of a value as Python reads it, with bare `NaN` and `Infinity`.
+pub(crate) fn with_bare_tokens(value: &Value) -> String {
     let mut text = value.to_string();
     for token in ["NaN", "Infinity", "-Infinity"] {
         text = text.replace(&format!("\"\\u0000{token}\""), token);
     }
+    text
+}
+
+/// Returns a value as text for messages: its JSON, cut after 120 characters.
+pub(crate) fn shown(value: &Value) -> String {
+    let text = with_bare_tokens(value);
     match text.char_indices().nth(120) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text,

@@ -5,14 +5,18 @@
 //! `DataTree`. Labels are compared with decoded coordinates, whatever `mask_and_scale` says for the reader's own
 //! arrays. Each store has its own coordinates.
 
+mod values;
+
+pub use values::{Labels, Values};
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::dataset::{Dataset, each_store};
+use crate::dataset::{Dataset, MAX_COORDINATES, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
-use crate::reader::coordinates::{MAX_COORDINATES, nearest, read};
+use crate::reader::coordinates::{nearest, read};
 use crate::reader::opening::shape;
 use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
@@ -101,7 +105,8 @@ fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
 
 /// Reads the coordinates of a group's arrays in the store number `i`.
 fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
-    let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
+    let len = group.arrays.first().map_or(0, |&(array, dim)| dataset.arrays[array].parts[i].shape[dim]);
+    let array = nearest(store, &group.path, name, len).map_err(|e| unreadable(name, &e))?;
     let array = array.ok_or_else(|| missing(name, store.location()))?;
     let path = array.name.clone();
     let wrong = |expected: String, found: String| {

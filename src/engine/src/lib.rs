@@ -34,6 +34,7 @@ mod digest;
 pub mod dtype;
 pub mod error;
 pub mod explain;
+mod first_log;
 pub mod geometry;
 mod gpu;
 mod io;

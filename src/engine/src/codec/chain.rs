@@ -291,6 +291,29 @@ impl Chain {
         Ok(())
     }
 
+    /// Decodes a chunk whose decoded size isn't known, to at most `limit` bytes.
+    ///
+    /// # Errors
+    /// If `encoded` is damaged, or decodes to more bytes.
+    pub(super) fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
+        let mut limits = vec![limit];
+        for step in &self.steps {
+            limits.push(step.max_inside(limits[limits.len() - 1]));
+        }
+        let mut held = Held::Borrowed(encoded);
+        for (step, &limit) in self.steps.iter().zip(&limits).rev() {
+            held = match step.inside(held.bytes())? {
+                Some(inside) => held.narrow(inside),
+                None => step.decode_at_most(held.bytes(), limit)?.into(),
+            };
+        }
+        let decoded = held.bytes();
+        if decoded.len() > limit {
+            return Err(Error::damaged(format!("expected at most {limit} decoded bytes, but found {}", decoded.len())));
+        }
+        Ok(decoded.to_vec())
+    }
+
     /// Returns the decoded side of each step, followed by the encoded side of the last step. `Err` says why a step
     /// doesn't fit.
     fn sides(&self, stored: &[u64], dtype: DType, decoded: usize) -> Result<Vec<Side>, String> {

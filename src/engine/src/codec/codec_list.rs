@@ -39,6 +39,11 @@ impl CodecList {
         Ok(Self(out))
     }
 
+    /// Makes a list of codecs with these names and configurations.
+    pub(crate) fn of(entries: Vec<(String, Map<String, Value>)>) -> Self {
+        Self(entries)
+    }
+
     /// Returns the configuration of the codec `name` if it is the only codec.
     pub(crate) fn only(&self, name: &str) -> Option<&Map<String, Value>> {
         match self.0.as_slice() {

@@ -186,6 +186,14 @@ impl ChunkFormat {
         self.chain.decode(encoded, &stored, self.dtype, out)
     }
 
+    /// Decodes a chunk whose decoded size isn't known, to at most `limit` bytes.
+    ///
+    /// # Errors
+    /// If `encoded` is damaged, or decodes to more bytes.
+    pub(crate) fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
+        self.chain.decode_at_most(encoded, limit)
+    }
+
     /// Returns the codecs if the GPU may decode them. `None` also if there are no codecs.
     pub fn gpu_chain(&self) -> Option<&Chain> {
         Some(&self.chain).filter(|chain| chain.is_for_gpu())

@@ -181,7 +181,8 @@ pub(super) fn describe(
     Ok(Described { part, dims, stored, fill, decoded, cf, level, named, version, units, calendar })
 }
 
-fn shape(value: &Value) -> Result<Vec<u64>> {
+/// Reads the extents of an array.
+pub(super) fn shape(value: &Value) -> Result<Vec<u64>> {
     let shape: Option<Vec<u64>> =
         value.as_array().and_then(|list| list.iter().map(|v| v.as_u64().filter(|&n| n <= i64::MAX as u64)).collect());
     let shape = shape.ok_or_else(|| {

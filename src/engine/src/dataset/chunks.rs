@@ -195,7 +195,7 @@ fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
 }
 
 /// Reads how chunk keys are formed. `None` if the encoding is unknown; the reason that zarrs gives doesn't help users.
-fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
+pub(super) fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
     let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
     ChunkKeyEncoding::from_metadata(&metadata).ok()
 }

@@ -60,7 +60,7 @@ pub(crate) fn list(spec: &Spec) -> Result<Listing> {
         let names = source.arrays.iter().filter(|one| !one.is_own()).map(|one| one.array.clone()).collect::<Vec<_>>();
         let names = (!source.arrays.is_empty()).then_some(names);
         let (store, (arrays, is_cut)) = in_hierarchy(names.as_deref(), &stores[0], &|store, hierarchy| {
-            list_in(names.as_deref(), store, hierarchy)
+            list_in(names.as_deref(), &**store, hierarchy)
         })?;
         let alone = |one: Found| Listed {
             name: one.name,

@@ -19,6 +19,8 @@ mod ome;
 mod own;
 mod positions;
 mod sharding;
+mod text;
+mod view;
 
 use std::sync::Arc;
 
@@ -30,6 +32,8 @@ pub use names::{DimNames, Unclear};
 pub use ome::Level;
 pub(crate) use own::{LoneArray, open_parent};
 pub use sharding::Sharding;
+pub(crate) use text::{MAX_TEXT, TextArray, Texts};
+pub(crate) use view::{MAX_COORDINATES, View, ViewedArray};
 
 use crate::dtype::DType;
 use crate::error::{Code, Error, ErrorKind, Result, Site};
@@ -202,7 +206,7 @@ pub(crate) fn each_store<T: Send>(
 /// returned store is the one that reads them.
 fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
-    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, store, hierarchy))
+    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy))
 }
 
 /// Calls `work` with the metadata of a store, and returns its result with the store. If `store` holds an Icechunk
@@ -211,7 +215,7 @@ fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) ->
 fn in_hierarchy<T>(
     names: Option<&[String]>,
     store: &Arc<dyn Store>,
-    work: &dyn Fn(&dyn Store, Hierarchy<'_>) -> Result<T>,
+    work: &dyn Fn(&Arc<dyn Store>, Hierarchy<'_>) -> Result<T>,
 ) -> Result<(Arc<dyn Store>, T)> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
@@ -222,7 +226,7 @@ fn in_hierarchy<T>(
                 {
                     return in_hierarchy(names, &references, work);
                 }
-                return Ok((Arc::clone(store), work(&**store, hierarchy)?));
+                return Ok((Arc::clone(store), work(store, hierarchy)?));
             }
             None => None,
         },
@@ -243,7 +247,7 @@ fn in_hierarchy<T>(
     };
     if let Some(repository) = repository {
         let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
-        let found = work(&*repository, hierarchy)?;
+        let found = work(&repository, hierarchy)?;
         return Ok((repository, found));
     }
     // Writers of single arrays create parent folders that aren't groups.
@@ -258,7 +262,7 @@ fn in_hierarchy<T>(
     if !found {
         return Err(none());
     }
-    Ok((Arc::clone(store), work(&**store, hierarchy)?))
+    Ok((Arc::clone(store), work(store, hierarchy)?))
 }
 
 fn describe_in(

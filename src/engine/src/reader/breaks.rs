@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::coordinates::{self, MAX_COORDINATES};
+use super::coordinates;
 use super::opening::shape;
 use super::rows::integers;
-use crate::dataset::{ArrayInfo, Dataset, LoneArray, each_store, lone_array};
+use crate::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
@@ -167,7 +167,7 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
             }
             let Some(store) = coordinates::store_with(spec, dataset, part.store) else { continue };
             let group = part.path().rsplit_once('/').map_or("", |(group, _)| group);
-            if let Some(found) = coordinates::nearest(&*store, group, name)? {
+            if let Some(found) = coordinates::nearest(&store, group, name, first.len(i))? {
                 return Ok(Some((store, found)));
             }
         }

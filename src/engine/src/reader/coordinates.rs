@@ -1,32 +1,28 @@
 //! Coordinates of a dimension: the array with the dimension's name. It lies in the group of the arrays that have the
-//! dimension, or in the nearest group around it, as in CF and xarray's `DataTree`. This module reads coordinates, and
-//! checks that arrays of several stores have the same ones.
+//! dimension, or in the nearest group around it, as in CF and xarray's `DataTree`. Stores of anemoi-datasets name it
+//! otherwise. This module reads coordinates, and checks that arrays of several stores have the same ones.
 
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::{UnstartedReader, is_first_log_of};
+use super::opening::UnstartedReader;
+use super::text;
 use super::times::{Comparison, Meaning};
-use crate::dataset::{ArrayInfo, Dataset, lone_array, open_parent};
+use crate::dataset::{ArrayInfo, Dataset, MAX_COORDINATES, Texts, View, open_parent};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, Site};
+use crate::first_log::warn_once;
 use crate::geometry::Role;
 use crate::spec::{DimKey, PerOutput, Spec};
-use crate::store::Store;
+use crate::store::{self, Store};
 
-/// Maximum number of coordinates along a dimension. They take 512 MiB.
-pub(crate) const MAX_COORDINATES: u64 = 1 << 26;
-
-/// Finds the array `name` in a group, or in the nearest group around it that has one; `None` if there is none.
+/// Finds the array with the coordinates along `dim` of an array in `group` that has `len` elements along it; `None` if
+/// there is none. See [`View::nearest`].
 ///
 /// # Errors
-/// If its metadata can't be read.
-pub(crate) fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
-    let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
-    match lone_array(store, &path, true)? {
-        None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
-        found => Ok(found),
-    }
+/// If its metadata can't be read, or it has no numbers.
+pub(crate) fn nearest(store: &Arc<dyn Store>, group: &str, dim: &str, len: u64) -> Result<Option<ArrayInfo>> {
+    View::of(store)?.nearest(group, dim, len)?.map(|array| array.numbers(true)).transpose()
 }
 
 /// Reads all values of an array of one dimension, decoded, as float64.
@@ -34,22 +30,48 @@ pub(crate) fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Opti
 /// # Errors
 /// If they can't be read.
 pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
-    if array.parts[0].shape.contains(&0) {
+    let bytes = read_as(store, array, DType::F64, true, &Spec::default())?;
+    Ok(bytes.as_chunks().0.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
+}
+
+/// Reads all elements of an array as `dtype`, in C order and native byte order. `decoded`: whether the attributes of the
+/// array decode them. `of`: the spec of the reader that they are for, whose folder on a disk may keep chunks.
+///
+/// # Errors
+/// If they can't be read.
+pub(crate) fn read_as(
+    store: &Arc<dyn Store>,
+    array: ArrayInfo,
+    dtype: DType,
+    decoded: bool,
+    of: &Spec,
+) -> Result<Vec<u8>> {
+    let shape = &array.parts[0].shape;
+    if shape.contains(&0) {
         return Ok(Vec::new());
     }
+    let is_scalar = shape.is_empty();
     let spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
-        s.samples.dims = vec![DimKey::Index(0)];
-        s.samples.window = vec![-1].into();
-        s.values.mask_and_scale = PerOutput::one(true);
-        s.values.dtype = PerOutput::one(DType::F64);
+        if !is_scalar {
+            s.samples.dims = vec![DimKey::Index(0)];
+            s.samples.window = vec![-1].into();
+        }
+        s.values.mask_and_scale = PerOutput::one(decoded);
+        s.values.dtype = PerOutput::one(dtype);
         s.resources.prefetch_queue_depth = Some(1);
         s.resources.io_threads = Some(1);
         s.resources.decode_threads = Some(1);
+        // Only chunks of servers are kept on a disk.
+        if store.latency() == store::Latency::Remote {
+            s.source.storage_options.clone_from(&of.source.storage_options);
+            s.resources.cache_dir.clone_from(&of.resources.cache_dir);
+            s.resources.cache_dir_size = of.resources.cache_dir_size;
+            s.resources.cache_validate = of.resources.cache_validate;
+        }
     });
     let batch = Reader::small(spec, Dataset::of_array(store, array))?.next_batch()?;
-    let (values, _) = batch.host[0].as_slice().as_chunks();
-    Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
+    Ok(batch.host[0].as_slice().to_vec())
 }
 
 /// The group of an array, where its coordinates are searched.
@@ -60,10 +82,15 @@ struct StoreGroup {
     path: String,
 }
 
-/// The coordinates of an array along a dimension.
-struct Coordinates {
-    /// The site of the array, for messages.
-    site: Site,
+/// The coordinates of an array along a dimension. The site is the array's, for messages.
+enum Coordinates {
+    Numbers(Site, Numbers),
+    /// Text or bytes.
+    Text(Site, Texts),
+}
+
+/// Coordinates that are numbers or times.
+struct Numbers {
     dtype: DType,
     meaning: Meaning,
     /// Decoded; NaN where they are missing.
@@ -95,26 +122,16 @@ pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<
             }
             let site = Site::store(dataset.stores[part.store].location());
             let site = if dataset.parents[part.store].is_some() { site } else { site.array(&*array.name) };
-            let found = match coordinates(spec, dataset, &group, &axis.name, part.shape[d], site.clone()) {
-                // Coordinates that aren't numbers, such as text.
+            let what = format!("{site}: the coordinates along \"{}\"", axis.name);
+            let found = match coordinates(spec, dataset, &group, &axis.name, part.shape[d], site) {
+                // What can't be labels.
                 Err(e) if e.kind() == ErrorKind::Type => {
-                    let text = format!(
-                        "{site}: the coordinates along \"{}\" aren't numbers, and the reader doesn't compare them with those of other \
-                         arrays; loaders, dali_zarr.zarr_reader and explain compare text",
-                        axis.name
-                    );
-                    if is_first_log_of(&text) {
-                        tracing::warn!("{text}");
-                    }
+                    warn_once(format!("{what} aren't compared with those of other arrays: {e}"));
                     None
                 }
-                found => found.map_err(|e| {
-                    let why = format!(
-                        "{site}: the coordinates along \"{}\", which other arrays must share, can't be read",
-                        axis.name
-                    );
-                    e.within(why)
-                })?,
+                found => {
+                    found.map_err(|e| e.within(format!("{what}, which other arrays must share, can't be read")))?
+                }
             };
             groups.push(group);
             match (&first, found) {
@@ -137,27 +154,30 @@ fn coordinates(
     site: Site,
 ) -> Result<Option<Coordinates>> {
     let Some(store) = store_with(spec, dataset, group.store) else { return Ok(None) };
-    let find = || match nearest(&*store, &group.path, dim) {
+    let found = match View::of(&store)?.nearest(&group.path, dim, len) {
         // A store may refuse what isn't there.
-        Err(e) if e.is_refused() => Ok(None),
-        array => array,
+        Err(e) if e.is_refused() => None,
+        found => found?,
     };
-    let Some(array) = find()?.filter(|array| array.parts[0].shape == [len] && len <= MAX_COORDINATES) else {
+    let Some(found) = found.filter(|found| len <= MAX_COORDINATES && found.shape().is_ok_and(|shape| shape == [len]))
+    else {
         return Ok(None);
     };
+    if let Some(array) = found.text().map_err(|e| e.of_kind(ErrorKind::Type))? {
+        let texts = text::read(&store, &array, &site)?;
+        return Ok(Some(Coordinates::Text(site, texts)));
+    }
+    let array = found.numbers(true).map_err(|e| found.refused(e))?;
     let meaning = Meaning::new(array.units.as_deref(), array.calendar.as_deref());
     let dtype = array.cf.decoded;
     let values = read(&store, array)?;
-    // The metadata are looked up once more only where something is missing.
-    let again = if values.iter().any(|value| value.is_nan()) { find()? } else { None };
-    let stored = match again {
-        None => None,
-        Some(mut array) => {
-            array.cf.missing.clear();
-            Some(read(&store, array)?)
-        }
-    };
-    Ok(Some(Coordinates { site, dtype, meaning, values, stored }))
+    let mut stored = None;
+    if values.iter().any(|value| value.is_nan()) {
+        let mut array = found.numbers(true)?;
+        array.cf.missing.clear();
+        stored = Some(read(&store, array)?);
+    }
+    Ok(Some(Coordinates::Numbers(site, Numbers { dtype, meaning, values, stored })))
 }
 
 /// Returns the store in which to search the coordinates of arrays of store number `store`; `None` if it can't be
@@ -170,19 +190,55 @@ pub(super) fn store_with(spec: &Spec, dataset: &Dataset, store: usize) -> Option
 }
 
 impl Coordinates {
+    fn site(&self) -> &Site {
+        match self {
+            Self::Numbers(site, _) | Self::Text(site, _) => site,
+        }
+    }
+
     fn check(&self, other: &Self, dim: &str) -> Result<()> {
         let expected =
             format!("expected arrays that are cut along \"{dim}\" together to have the same coordinates there");
-        let how = self.meaning.compared(&other.meaning);
-        if let Comparison::Impossible(one, of) = &how {
-            return Err(Error::value(format!(
-                "{expected}, but found {one} in {}, and {of} in {}, which can't be compared; give arrays with coordinates of the same \
-                 kind",
-                self.site, other.site
-            )));
-        }
+        let (site, other_site) = (self.site(), other.site());
+        let difference = match (self, other) {
+            (Self::Numbers(_, one), Self::Numbers(_, other)) => match one.meaning.compared(&other.meaning) {
+                Comparison::Impossible(one, of) => {
+                    return Err(Error::value(format!(
+                        "{expected}, but found {one} in {site}, and {of} in {other_site}, which can't be compared; give arrays with \
+                         coordinates of the same kind"
+                    )));
+                }
+                how => one.difference(other, &how),
+            },
+            (Self::Text(_, one), Self::Text(_, other)) => difference_of_text(one, other),
+            (Self::Numbers(..), Self::Text(..)) | (Self::Text(..), Self::Numbers(..)) => {
+                warn_once(format!(
+                    "{site}, and {other_site}: the coordinates along \"{dim}\" are text in one and numbers in the other, and aren't \
+                     compared"
+                ));
+                None
+            }
+        };
+        let Some((i, a, b)) = difference else { return Ok(()) };
+        Err(Error::value(format!(
+            "{expected}, but found {a} at index {i} in {site}, and {b} in {other_site}; give arrays that are in step"
+        )))
+    }
+}
+
+/// Returns the first element that differs, as index and as text of both.
+fn difference_of_text(one: &Texts, other: &Texts) -> Option<(usize, String, String)> {
+    let shown = |texts: &Texts, i: usize| format!("{:?}", String::from_utf8_lossy(texts.element(i)));
+    let count = one.ends.len().min(other.ends.len());
+    let i = (0..count).find(|&i| one.element(i) != other.element(i))?;
+    Some((i, shown(one, i), shown(other, i)))
+}
+
+impl Numbers {
+    /// Returns the first element that differs, as index and as text of both.
+    fn difference(&self, other: &Self, how: &Comparison) -> Option<(usize, String, String)> {
         let differs = |a: f64, b: f64| match how {
-            _ if a == b && how == Comparison::Numbers => false,
+            _ if a == b && *how == Comparison::Numbers => false,
             Comparison::Times => {
                 let rounding = self.meaning.rounding(a, self.dtype) + other.meaning.rounding(b, other.dtype);
                 let apart = (self.meaning.seconds(a) - other.meaning.seconds(b)).abs();
@@ -201,16 +257,13 @@ impl Coordinates {
             (false, false) => !differs(self.values[i], other.values[i]),
             _ => !differs(self.stored(i), other.stored(i)),
         };
-        let Some(i) = (0..self.values.len().min(other.values.len())).find(|&i| !is_same(i)) else { return Ok(()) };
+        let i = (0..self.values.len().min(other.values.len())).find(|&i| !is_same(i))?;
         let (mut a, mut b) = (self.shown(i), other.shown(i));
         if a == b {
             // The same date in two calendars: the message names these too.
             (a, b) = (format!("{a} ({})", self.meaning.text()), format!("{b} ({})", other.meaning.text()));
         }
-        Err(Error::value(format!(
-            "{expected}, but found {a} at index {i} in {}, and {b} in {}; give arrays that are in step",
-            self.site, other.site
-        )))
+        Some((i, a, b))
     }
 
     fn is_missing(&self, i: usize) -> bool {

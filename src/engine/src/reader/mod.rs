@@ -21,6 +21,7 @@ mod tests_damage;
 mod tests_faults;
 #[cfg(test)]
 mod tests_oversized;
+pub(crate) mod text;
 mod times;
 
 use std::sync::atomic::AtomicBool;
@@ -36,6 +37,7 @@ use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result, Site};
+use crate::first_log::is_first_log_of;
 use crate::geometry::Rows;
 use crate::gpu;
 use crate::gpu::driver;
@@ -194,12 +196,10 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.batches } else { 0 };
-        for text in
-            notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| opening::is_first_log_of(text))
-        {
+        for text in notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| is_first_log_of(text)) {
             tracing::warn!("{text}");
         }
-        if let Some(text) = decoded.filter(|text| opening::is_first_log_of(text)) {
+        if let Some(text) = decoded.filter(|text| is_first_log_of(text)) {
             tracing::info!("{text}");
         }
         let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());

@@ -1,7 +1,6 @@
 //! Opens a reader: makes the planner, the operations of the kernels and the needs of memory from a spec and a dataset.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::needs::{RoutedPart, bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
@@ -254,14 +253,6 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
             Site::store(dataset.stores[part.store].location()).array(&*array.name)
         ))
     })
-}
-
-/// Whether this is the first call of the process with `text`. A text that was logged isn't repeated: each reader of an
-/// epoch or a split would log the same. After ten thousand texts, every text counts as new.
-pub(super) fn is_first_log_of(text: &str) -> bool {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    told.len() >= 10_000 || told.insert(text.to_owned())
 }
 
 /// Returns what the geometry needs to know about an array.

@@ -5,6 +5,7 @@
 
 mod batches;
 mod inspect;
+mod labels;
 mod process;
 mod readers;
 

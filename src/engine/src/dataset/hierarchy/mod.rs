@@ -8,6 +8,7 @@ mod walk;
 pub(super) use walk::MAX_LISTED;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -15,12 +16,28 @@ use super::documents;
 use super::names::DimNames;
 use super::ome::{self, Level};
 use crate::error::{Error, ErrorKind, Result};
+use crate::first_log::warn_once;
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
+/// A store that a hierarchy borrows, or shares.
+enum StoreRef<'a> {
+    Borrowed(&'a dyn Store),
+    Shared(Arc<dyn Store>),
+}
+
+impl StoreRef<'_> {
+    fn get(&self) -> &dyn Store {
+        match self {
+            Self::Borrowed(store) => *store,
+            Self::Shared(store) => &**store,
+        }
+    }
+}
+
 /// The metadata at the root of a store.
 pub(super) struct Hierarchy<'a> {
-    store: &'a dyn Store,
+    store: StoreRef<'a>,
     /// The Zarr version of the root, 2 or 3. Arrays are looked up in this version first.
     version: u8,
     /// Whether a document at the root gave the Zarr version.
@@ -40,6 +57,7 @@ pub(super) struct Hierarchy<'a> {
 }
 
 /// An array's metadata.
+#[derive(Clone)]
 pub(super) struct Node {
     /// The Zarr version, 2 or 3.
     pub version: u8,
@@ -87,7 +105,7 @@ impl<'a> Hierarchy<'a> {
                     documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
                 });
             return Ok(Some(Self {
-                store,
+                store: StoreRef::Borrowed(store),
                 version: 3,
                 rooted: true,
                 root,
@@ -100,7 +118,7 @@ impl<'a> Hierarchy<'a> {
             }));
         }
         let v2 = |root, is_array, consolidated, damaged| Self {
-            store,
+            store: StoreRef::Borrowed(store),
             version: 2,
             rooted: true,
             root,
@@ -146,7 +164,7 @@ impl<'a> Hierarchy<'a> {
     /// Makes the hierarchy of a store without metadata at the root, which may have arrays below.
     pub fn without_top(store: &'a dyn Store) -> Self {
         Self {
-            store,
+            store: StoreRef::Borrowed(store),
             version: 3,
             rooted: false,
             root: Value::Null,
@@ -157,6 +175,26 @@ impl<'a> Hierarchy<'a> {
             has_references: false,
             ahead: HashMap::new(),
         }
+    }
+
+    /// Makes a hierarchy that lives as long as it is needed, of the same `store`.
+    pub fn shared(self, store: &Arc<dyn Store>) -> Hierarchy<'static> {
+        Hierarchy {
+            store: StoreRef::Shared(Arc::clone(store)),
+            version: self.version,
+            rooted: self.rooted,
+            root: self.root,
+            is_array: self.is_array,
+            consolidated: self.consolidated,
+            consolidated_key: self.consolidated_key,
+            damaged: self.damaged,
+            has_references: self.has_references,
+            ahead: self.ahead,
+        }
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.store.get()
     }
 
     /// Returns the error of a damaged document at the root, which may be the reason why something was not found.
@@ -180,7 +218,7 @@ impl<'a> Hierarchy<'a> {
         }
         keys.sort();
         keys.dedup();
-        let documents = documents::read_many(self.store, &keys);
+        let documents = documents::read_many(self.store(), &keys);
         self.ahead = keys.into_iter().zip(documents).collect();
     }
 
@@ -199,7 +237,7 @@ impl<'a> Hierarchy<'a> {
     }
 
     fn read(&self, key: &str) -> Result<Option<Value>> {
-        self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
+        self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store(), key))
     }
 
     /// Whether the array's metadata have dimension names.
@@ -280,12 +318,12 @@ impl<'a> Hierarchy<'a> {
     fn array_v3(&self, path: &str, prefix: String) -> Result<Option<Node>> {
         let own_key = format!("{prefix}zarr.json");
         let known = |node: &&Value| matches!(node.get("node_type").and_then(Value::as_str), Some("array" | "group"));
-        let consolidated = self.consolidated(path).filter(known);
-        let (mut metadata, from_consolidated) = match consolidated {
-            _ if self.is_array => (self.root.clone(), false),
-            Some(document) => (document.clone(), true),
+        let consolidated = self.consolidated(path).filter(known).filter(|_| !self.is_array);
+        let mut metadata = match consolidated {
+            _ if self.is_array => self.root.clone(),
+            Some(document) => document.clone(),
             None => match self.read(&own_key)? {
-                Some(document) => (document, false),
+                Some(document) => document,
                 None => return Ok(None),
             },
         };
@@ -294,7 +332,7 @@ impl<'a> Hierarchy<'a> {
         }
         let attributes = metadata.get_mut("attributes").map(Value::take);
         let attributes = self.attributes(attributes, &own_key)?;
-        Ok(Some(Node { version: 3, key: self.key(own_key, from_consolidated)?, prefix, metadata, attributes }))
+        Ok(Some(Node { version: 3, key: self.key(own_key, consolidated)?, prefix, metadata, attributes }))
     }
 
     fn array_v2(&self, prefix: String) -> Result<Option<Node>> {
@@ -311,7 +349,7 @@ impl<'a> Hierarchy<'a> {
             },
         };
         let attributes = self.attributes(attributes, &attributes_key)?;
-        Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
+        Ok(Some(Node { version: 2, key: self.key(own_key, consolidated)?, prefix, metadata, attributes }))
     }
 
     /// Returns the attributes of a group. Empty if there is no such group, or it has no document.
@@ -342,13 +380,36 @@ impl<'a> Hierarchy<'a> {
     /// Returns the key that exists as long as the array does: `own`, the key of the array's own document. If only the
     /// consolidated metadata describe the array (`consolidated`), it is their key.
     ///
-    /// In a local store the own document is looked for. In a remote one that would cost a request for each array, so
-    /// the document is assumed to exist: writers of consolidated metadata write it too, and only its absence tells that
-    /// an array was deleted.
-    fn key(&self, own: String, consolidated: bool) -> Result<String> {
-        let store = self.store;
-        let alone = consolidated && store.latency() == Latency::Local && !block_on(store, store.exists(&own))?;
-        Ok(if alone { self.consolidated_key.to_owned() } else { own })
+    /// In a local store the own document is looked for, and the log says if it differs. In a remote one that would cost
+    /// a request for each array, so the document is assumed to exist: writers of consolidated metadata write it too, and
+    /// only its absence tells that an array was deleted.
+    fn key(&self, own: String, consolidated: Option<&Value>) -> Result<String> {
+        let store = self.store();
+        let Some(consolidated) = consolidated.filter(|_| store.latency() == Latency::Local) else { return Ok(own) };
+        if !block_on(store, store.exists(&own))? {
+            return Ok(self.consolidated_key.to_owned());
+        }
+        // Damage of a document that isn't used is no error.
+        if let Ok(Some(document)) = documents::read(store, &own) {
+            self.log_if_stale(&own, &document, consolidated);
+        }
+        Ok(own)
+    }
+
+    /// Logs that the consolidated metadata of an array differ from its own document, as after an array was extended and
+    /// metadata weren't consolidated again.
+    fn log_if_stale(&self, key: &str, own: &Value, consolidated: &Value) {
+        const COMPARED: [&str; 5] = ["shape", "chunks", "chunk_grid", "dtype", "data_type"];
+        let Some(field) = COMPARED.iter().find(|field| own.get(**field) != consolidated.get(**field)) else { return };
+        let value = |document: &Value| shown(document.get(field).unwrap_or(&Value::Null));
+        warn_once(format!(
+            "store {}, {key}: {field} is {} here, but {} in the consolidated metadata ({}), which readers and labels follow, as \
+             xarray does; consolidate the metadata again (zarr.consolidate_metadata)",
+            self.store().location(),
+            value(own),
+            value(consolidated),
+            self.consolidated_key
+        ));
     }
 
     fn attributes(&self, attributes: Option<Value>, key: &str) -> Result<Map<String, Value>> {
@@ -357,7 +418,7 @@ impl<'a> Hierarchy<'a> {
             Some(Value::Object(attributes)) => Ok(attributes),
             Some(found) => {
                 let e = Error::value(format!("expected the attributes to be an object, but found {}", shown(&found)));
-                Err(documents::at(self.store, key, &e))
+                Err(documents::at(self.store(), key, &e))
             }
         }
     }

@@ -38,11 +38,11 @@ impl Hierarchy<'_> {
 
     /// Adds the names of all arrays below `prefix` to `names`. Returns false if the store can't list.
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
-        let Some(children) = block_on(self.store, self.store.children(prefix))? else { return Ok(false) };
+        let Some(children) = block_on(self.store(), self.store().children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
         let documents = |name: &str, paths: &[String]| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
-            documents::read_many(self.store, &keys)
+            documents::read_many(self.store(), &keys)
         };
         let (mut groups, mut rest) = (Vec::new(), paths);
         let versions = if self.version == 2 { [2, 3] } else { [3, 2] };
