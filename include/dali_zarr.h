@@ -213,6 +213,8 @@ int32_t dali_zarr_explain(const char *spec, const char **json);
  *
  *   "dims": names of its dimensions; "shape"; "chunks": shape of what is decoded at once (for shards, the inner
  *     chunks); "shards": shape of the shards, or null,
+ *   "path": the array's path in its store; "first_key": the key of the first chunk, or of the first shard, which begins
+ *     with the path; "objects": the number of chunks, or of shards, along each dimension that keys have,
  *   "dtype": the type in which elements are read; "stored": the stored type in NumPy's notation; "units", or null,
  *   "codecs": names, separated by commas; "chunk_bytes": decoded bytes of the largest chunk,
  *   "decoded_on": "gpu", "cpu" or "nowhere" (not compressed), and "why"; not for arrays that are refused.

@@ -9,6 +9,7 @@ Programs that tests start, among them dali-zarr's commands, have zarr-python's o
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import sys
 import threading
@@ -24,6 +25,8 @@ import zarr.storage._local
 _gather, _concurrent_map = asyncio.gather, zarr.core.common.concurrent_map
 _sync, _put_aside = zarr.core.sync.sync, zarr.storage._local._put
 _of_thread = threading.local()
+# zarr-python from 3.3 on reads parts of shards in groups of tasks, which begin in a task only.
+_IN_TASKS = importlib.util.find_spec("zarr.core._coalesce") is not None
 
 
 async def _to_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -66,6 +69,8 @@ def sync(coroutine: Coroutine[Any, Any, Any], loop: Any = None, timeout: float |
     if loop is not None or timeout is not None or asyncio._get_running_loop() is not None:
         return _sync(coroutine, loop, timeout)
     own = _loop()
+    if _IN_TASKS:
+        return own.run_until_complete(coroutine)
     asyncio._set_running_loop(own)
     try:
         future = coroutine.send(None)

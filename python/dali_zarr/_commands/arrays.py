@@ -30,6 +30,11 @@ class ReadableArray:
     # What is decoded at a time: inner chunks, where there are shards.
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None
+    # Its place in its store, the key of its first chunk or shard there, and how many of these there are along each
+    # dimension of keys.
+    path: str
+    first_key: str
+    objects: tuple[int, ...]
     codecs: str
     chunk_bytes: int
     # Attributes that say how values are packed.
@@ -44,6 +49,11 @@ class ReadableArray:
         """Returns the reader's arguments that choose this array. ``path``: the store of arrays that have none of their
         own."""
         return ({} if names.is_location(self.name) else {"path": path}) | ({} if self.is_only else {"arrays": [self.name]})
+
+    @property
+    def unit(self) -> str:
+        """What is stored as one object."""
+        return "chunk" if self.shards is None else "shard"
 
     @property
     def decoded_bytes(self) -> int:
@@ -95,8 +105,8 @@ def _of(array: Mapping[str, Any], is_only: bool) -> ReadableArray | RefusedArray
         return RefusedArray(array["name"], array["refused"], array["is_sound"])
     return ReadableArray(
         array["name"], tuple(array["dims"]), tuple(array["shape"]), array["dtype"], array["stored"], tuple(array["chunks"]),
-        None if array["shards"] is None else tuple(array["shards"]), array["codecs"], array["chunk_bytes"], _packing(array),
-        array["decoded_on"], array["why"], is_only,
+        None if array["shards"] is None else tuple(array["shards"]), array["path"], array["first_key"], tuple(array["objects"]),
+        array["codecs"], array["chunk_bytes"], _packing(array), array["decoded_on"], array["why"], is_only,
     )
 
 

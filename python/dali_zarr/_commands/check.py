@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from .._failures import error_details
 from .._selection import indexers, select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
-from . import owned
+from . import keys, owned
 from .arrays import ReadableArray, RefusedArray, listed
 
 # The reader's arguments that the command takes, beside those that select arrays and elements.
@@ -24,6 +25,8 @@ RESOURCES = (
 # The most messages that are reported of an array, and the most places of a message: a report stays bounded for any
 # store.
 _MESSAGES, _TOLD = 1000, 100
+# Counters of chunks that the store has.
+_FOUND = ("chunks_decoded_cpu", "chunks_decoded_gpu", "chunks_uncompressed", "chunks_failed")
 
 
 def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str, Any]:
@@ -66,7 +69,7 @@ class _Store:
                 start, end = self._regions[array.name]
                 if _count(start, end, array.chunks):
                     yield from self._check(array, start, end, entry)
-                entry["sound"] = not entry["damaged"]
+                entry["sound"] = not entry["damaged"] and not entry["misplaced"]
 
     def _check(self, array: ReadableArray, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
         spec: dict[str, Any] = {**self._options, **array.arguments(self._path), "mask_and_scale": False}
@@ -88,6 +91,14 @@ class _Store:
                     _note(entry, at, str(error), error_details(error).get("chunk"))
                 entry["chunks"] += 1
                 yield
+            counters = reader.counters()
+        # The counter of missing chunks has those of the next epoch too, which are prepared.
+        found = keys.stored(self._path, array, self._options.get("storage_options"), start, end)
+        if found.count is not None:
+            entry["missing"] = math.prod(map(len, keys.objects(array, start, end) or ())) - found.count
+        is_whole = not any(start) and end == list(array.shape)
+        if is_whole and (found.count == 0 or not any(counters[name] for name in _FOUND)):
+            entry["warning"], entry["misplaced"] = keys.warning(found.looks), found.looks is not None
 
 
 def _note(array: dict[str, Any], at: list[int], message: str, key: str | None) -> None:
@@ -142,8 +153,14 @@ def _regions(
 
 def _entry(array: ReadableArray | RefusedArray) -> dict[str, Any]:
     """Makes the entry of an array in the report, before its chunks are read."""
-    entry: dict[str, Any] = {"name": array.name, "chunks": 0, "unreadable": 0, "damaged": []}
-    return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, RefusedArray) else entry
+    entry: dict[str, Any] = {
+        "name": array.name, "chunks": 0, "unreadable": 0, "damaged": [],
+    }
+    if isinstance(array, RefusedArray):
+        return entry | {"sound": array.is_sound, "refused": array.message}
+    # How many chunks, or shards, aren't stored, or None where the store can't be listed; whether none is, and whether the
+    # store has them under other keys.
+    return entry | {"unit": array.unit, "missing": None, "warning": None, "misplaced": False}
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -157,8 +174,12 @@ def text(found: Mapping[str, Any]) -> str:
                 continue
             count = array["unreadable"]
             chunks = number_of(array["chunks"], "chunk")
-            state = f"{count} of {chunks} can't be read" if count else f"{chunks}, sound"
+            state = f"{count} of {chunks} can't be read" if count else chunks if array["misplaced"] else f"{chunks}, sound"
+            if array["missing"]:
+                state += f"; {number_of(array['missing'], array['unit'])} missing, with the fill value"
             lines.append(f"  {array['name']}: {state}")
+            if array["warning"]:
+                lines.append(f"    warning: {array['warning']}")
             for one in array["damaged"]:
                 places = "; ".join(", ".join(map(str, at)) for at in one["at"][:4]) + ("; ..." if one["count"] > 4 else "")
                 lines.append(f"    {_short(one['message'])}" + (f" (in the grid of chunks: {places})" if places else ""))
@@ -168,7 +189,7 @@ def text(found: Mapping[str, Any]) -> str:
         if store["is_cut"]:
             lines.append("  perhaps there are more arrays, which were not checked: the list has a limit; name others with --arrays")
     if found["sound"]:
-        lines.append("all chunks can be decoded; damage that no checksum covers isn't found")
+        lines.append("all stored chunks can be decoded; damage that no checksum covers isn't found")
     return "\n".join(map(wrapped, lines))
 
 

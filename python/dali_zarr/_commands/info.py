@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, cast
 
-from .._arguments import names
 from .._text import number_of, read_as, shape, size, wrapped
-from . import owned, suggest
+from . import keys, owned, suggest
 from .arrays import ReadableArray, RefusedArray, listed
 
 # The reader's arguments that the command takes, beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
-# Names of files with chunks or shards: c/0/1, c.0.1, 0/1, 0.1, and c or 0 of scalars.
-_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*|c")
 
 
 def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,59 +24,28 @@ def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(options)
     asked = given.pop("arrays", None)
     listing = listed(path, asked, given.get("storage_options"))
-    entries = [_entry(path, array) for array in listing.arrays]
+    entries = [_entry(path, array, given.get("storage_options")) for array in listing.arrays]
     by_output = cast("dict[str, str]", asked) if isinstance(asked, dict) else {}
     outputs = None if asked is None else {array: output for output, array in by_output.items()}
     taken = [array for array in listing.arrays if isinstance(array, ReadableArray)]
     return {"path": path, "arrays": entries, "is_cut": listing.is_cut, **suggest.suggested(path, given, taken, outputs)}
 
 
-def _entry(path: str | None, array: ReadableArray | RefusedArray) -> dict[str, Any]:
+def _entry(path: str | None, array: ReadableArray | RefusedArray, storage_options: Any) -> dict[str, Any]:
     if isinstance(array, RefusedArray):
         return {"name": array.name, "refused": array.message}
-    if names.is_location(array.name):
-        path = array.name
-    files = None if path is None else _files(path, array)
+    found = keys.stored(path, array, storage_options)
     return {
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
         "stored": array.stored, "chunks": list(array.chunks),
         "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
         "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
-        # Of local folders: the bytes of files with chunks or shards, their number, and their number if none were
-        # missing.
-        "stored_bytes": None if files is None else files[1], "files": None if files is None else files[0],
-        "files_if_complete": math.prod(
-            -(-length // part) for length, part in zip(array.shape, array.shards or array.chunks, strict=True)
-        ),
+        # The bytes of stored chunks or shards, of folders and archives; their number; and their number if none were missing.
+        "stored_bytes": found.bytes, "files": found.count, "files_if_complete": math.prod(array.objects),
+        "warning": found.warning,
         "packing": dict(array.packing), "gpu": array.decoded_on == "gpu",
         "decoded_on": array.decoded_on, "why": array.why,
     }
-
-
-def _files(path: str, array: ReadableArray) -> tuple[int, int] | None:
-    """Returns how many files with chunks or shards a local array has, and their bytes; None for other stores."""
-    root = Path(os.path.expanduser(path.removeprefix("file://")))
-    folder = root if path == array.name else root / array.name
-    if "://" in str(root) or not root.is_dir() or (root / "refs").is_dir():
-        return None
-    if not folder.is_dir():
-        folder = root
-    if not any((folder / name).is_file() for name in ("zarr.json", ".zarray")):
-        return None
-    count = total = 0
-    for entry in _walked(folder):
-        count += 1
-        total += entry.stat().st_size
-    return count, total
-
-
-def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from _walked(Path(entry.path))
-            elif _CHUNK.fullmatch(entry.name):
-                yield entry
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -115,12 +78,15 @@ def _described(array: Mapping[str, Any]) -> list[str]:
         stored += f" in shards of {shape(array['shards'])}"
     lines.append(f"{stored}, {array['codecs']}")
     sizes = f"  {size(array['decoded_bytes'])} decoded"
-    if array["files"] is not None:
+    if array["stored_bytes"] is not None:
         sizes += f", {size(array['stored_bytes'])} stored"
+    if array["files"] is not None:
         kind = "shards" if array["shards"] else "chunks"
         if array["files"] < array["files_if_complete"]:
             sizes += f"; {array['files']} of {array['files_if_complete']} {kind} are stored, the others are the fill value"
     lines.append(sizes)
+    if array["warning"]:
+        lines.append(f"  warning: {array['warning']}")
     if array["packing"]:
         # Missing values alone don't pack anything.
         kind = "packed" if array["packing"].keys() - {"_FillValue", "missing_value"} else "missing values"

@@ -43,6 +43,8 @@ def text(found: Mapping[str, Any]) -> str:
         if array["shards"]:
             stored += f" in shards of {shape(array['shards'])}"
         lines.append(f"{array['name'] or 'array'}: {stored}, before {shape(array['source_chunks'])}")
+        if array["codecs_left_out"]:
+            lines.append(f"  left out, since they lose values or don't fit: {', '.join(array['codecs_left_out'])}")
         if array.get("intermediate"):
             lines.append(f"  copied twice, with chunks of {shape(array['intermediate'])} between")
         elif array.get("copies") and array["copies"][0]["amplification"] > 1.05:

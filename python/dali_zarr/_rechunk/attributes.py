@@ -43,7 +43,7 @@ def attributes_of(array: Any, zarr_format: int, dtype: np.dtype[Any]) -> tuple[d
         elif "_FillValue" in attributes and isinstance(attributes["_FillValue"], int | float):
             attributes["_FillValue"] = _encoded("_FillValue", dtype.type(attributes["_FillValue"]), 3, dtype)
         # Zarr v3 needs a fill value.
-        return attributes, _default(dtype) if fill is None else fill
+        return attributes, _default(array, dtype) if fill is None else fill
     # Nothing marks missing values. Without a fill value in v2, no value of the data can be taken for one.
     if "_FillValue" not in attributes:
         return attributes, None
@@ -55,8 +55,9 @@ def is_packed(array: Any) -> bool:
     return any(name in dict(array.attrs) for name in PACKING)
 
 
-def _default(dtype: np.dtype[Any]) -> Any:
-    return "" if dtype.kind in "OT" else np.zeros((), dtype)[()]
+def _default(array: Any, dtype: np.dtype[Any]) -> Any:
+    # Text, or bytes of any length.
+    return array.metadata.dtype.default_scalar() if dtype.kind in "OT" else np.zeros((), dtype)[()]
 
 
 def _decoded(array: Any, value: Any, dtype: np.dtype[Any] | None = None) -> Any:

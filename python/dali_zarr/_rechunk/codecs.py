@@ -1,10 +1,10 @@
-"""Codecs of the target: by a name from the command line, or those of the source."""
+"""Codecs of the target, as zarr-python takes them, and their names on the command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from .._selection.stores import needed
@@ -16,24 +16,44 @@ _NAME = re.compile(
 )
 _LEVELS = {"zstd": (3, -131072, 22), "gzip": (5, 0, 9), "lz4": (1, 1, 65537)}
 _BLOSC_LEVELS = {"lz4": 5, "lz4hc": 9, "zstd": 3, "zlib": 5, "blosclz": 5}
-# Filters that lose information. The values that they decode to are stored without them.
-_LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
-
+CNAMES = tuple(_BLOSC_LEVELS)
 # The most bytes that these codecs compress at a time.
 _MOST = {"blosc": 2147483631, "lz4": 2113929216}
 
 
 @dataclass(frozen=True)
 class Codecs:
-    """The codecs of an array, as zarr-python's ``create_array`` takes them."""
+    """The codecs of an array's chunks.
+
+    Attributes:
+        compressors, filters, serializer: As zarr-python's ``create_array`` takes them.
+        order: The order of elements in a chunk of Zarr v2.
+        index: How shards of Zarr v3 store their index: ``index_codecs`` and ``index_location``. None: as zarr-python does.
+        left_out: The names of the source's codecs that are left out, since they lose values, or are made for another type or shape.
+    """
 
     compressors: Any
     filters: Any = ()
     serializer: Any = "auto"
+    order: str = "C"
+    index: Mapping[str, Any] | None = None
+    left_out: tuple[str, ...] = ()
 
-    def arguments(self, zarr_format: int) -> dict[str, Any]:
-        given: dict[str, Any] = {"compressors": self.compressors, "filters": self.filters}
-        return given if zarr_format == 2 else given | {"serializer": self.serializer}
+    def but_for(self, names: Sequence[str]) -> Codecs:
+        """Returns these codecs, which lack those of the source with these names."""
+        return replace(self, left_out=tuple(dict.fromkeys(names)))
+
+    def arguments(self, zarr_format: int, chunks: tuple[int, ...], shards: tuple[int, ...] | None) -> dict[str, Any]:
+        """Returns the arguments of ``create_array`` for chunks in shards, or without any."""
+        given: dict[str, Any] = {"compressors": self.compressors, "filters": self.filters, "chunks": chunks}
+        if zarr_format == 2:
+            return given | {"order": self.order}
+        if shards is None or self.index is None or self.serializer == "auto":
+            return given | {"shards": shards, "serializer": self.serializer}
+        # zarr-python's argument for shards takes no codecs of the index.
+        config = {"chunk_shape": chunks, "codecs": [*self.filters, self.serializer, *self.compressors], **self.index}
+        sharding = {"name": "sharding_indexed", "configuration": config}
+        return {"compressors": (), "filters": (), "chunks": shards, "shards": None, "serializer": sharding}
 
 
 def check(name: str) -> None:
@@ -103,68 +123,9 @@ def largest_chunk(chain: Codecs) -> int | None:
     return min((_MOST[name] for name in names if name in _MOST), default=None)
 
 
-def kept(array: Any, zarr_format: int, same_type: bool, itemsize: int) -> Codecs:
-    """Returns the codecs of the source, for elements of ``itemsize`` bytes. Filters stay if they lose nothing, and if
-    the format and the type stay.
-
-    Raises:
-        ValueError: The codecs aren't known in the other format.
-    """
-    if array.metadata.zarr_format == zarr_format:
-        filters = tuple(one for one in array.filters if _name(one) not in _LOSSY) if same_type else ()
-        if zarr_format == 2:
-            return Codecs(array.compressors or None, filters or None)
-        # The order of the axes of a chunk in storage is the writer's choice, not a filter of values.
-        serializer = array.serializer if same_type else "auto"
-        compressors = tuple(one if same_type else _resized(one, itemsize) for one in array.compressors)
-        return Codecs(compressors, tuple(one for one in filters if _name(one) != "transpose"), serializer)
-    if not array.compressors:
-        return Codecs(None if zarr_format == 2 else ())
-    names = [_told(one) for one in array.compressors]
-    if len(names) != 1 or names[0] is None:
-        shown = ", ".join(_name(one) for one in array.compressors)
-        raise ValueError(
-            f"--format: array '{array.path}': expected --codec too, since its codecs ({shown}) aren't the same in Zarr "
-            f"v{zarr_format}"
-        )
-    if names[0].startswith("lz4") and zarr_format == 3:
-        names[0] = "blosc-lz4"
-    return named(names[0], zarr_format, itemsize)
-
-
-def _resized(codec: Any, itemsize: int) -> Any:
-    """Returns a codec of Zarr v3 for elements of another size. Blosc, which shuffles the bytes of elements, must know
-    the size."""
-    if _name(codec) != "blosc":
-        return codec
-    kind = cast(Any, type(codec))
-    return kind.from_dict({"name": "blosc", "configuration": codec.to_dict()["configuration"] | {"typesize": itemsize}})
-
-
-def _config(codec: Any) -> dict[str, Any]:
-    return codec.get_config() if hasattr(codec, "get_config") else codec.to_dict()
-
-
 def _name(codec: Any) -> str:
-    config = _config(codec)
+    """Returns the name of a codec of zarr-python's or numcodecs', or of its metadata."""
+    config: Any = codec
+    if not isinstance(codec, Mapping):
+        config = codec.get_config() if hasattr(codec, "get_config") else codec.to_dict()
     return str(config.get("id") or config.get("name")).removeprefix("numcodecs.")
-
-
-def _told(codec: Any) -> str | None:
-    """Returns a compressor's name on the command line; None if it has none."""
-    config = _config(codec)
-    config = config.get("configuration", config)
-    match _name(codec):
-        case "zstd" | "gzip" as kind:
-            return f"{kind}:{config['level']}"
-        case "lz4":
-            return "lz4"
-        case "blosc":
-            shuffle = config["shuffle"]
-            names = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: "shuffle"}
-            shuffle = names[shuffle] if isinstance(shuffle, int) else getattr(shuffle, "value", shuffle)
-            cname = getattr(config["cname"], "value", config["cname"])
-            found = f"blosc-{cname}-{shuffle}:{config['clevel']}"
-            return found if _NAME.fullmatch(found) else None
-        case _:
-            return None

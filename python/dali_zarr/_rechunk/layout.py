@@ -12,7 +12,7 @@ import numpy as np
 from .._hints import did_you_mean
 from .._text import shape as _told
 from .._text import size
-from . import codecs
+from . import chains, codecs
 from .attributes import attributes_of, is_packed
 from .options import Options
 from .plan import Axis, Sizes
@@ -146,7 +146,8 @@ def _wanted(
     name: str, array: Any, dims: tuple[str, ...], selection: Selection, options: Options, zarr_format: int, beside: bool,
 ) -> Wanted:
     label = is_coordinate(name, array)
-    dtype = _native(array)
+    chains.check_read(name, array)
+    dtype = chains.native(array.dtype)
     if options.dtype is not None and not beside and dtype.kind in "iuf" and dtype != options.dtype:
         if is_packed(array):
             raise ValueError(
@@ -162,7 +163,12 @@ def _wanted(
     kept = [i for i, one in enumerate(selection) if not isinstance(one, int)]
     dims = tuple(dims[i] for i in kept)
     shape = tuple(_length(selection[i]) for i in kept)
-    chunks = _chunks(dims, shape, tuple(array.chunks[i] for i in kept), options.chunks, label)
+    given = tuple(array.chunks[i] for i in kept)
+    if options.chunks is None and options.codec is None and chains.has_shards_within(array):
+        # Shards within shards divide these chunks, and not those that end where the array does.
+        chunks = given
+    else:
+        chunks = _chunks(dims, shape, given, options.chunks, label)
     shards = _shards(name, dims, shape, chunks, options, label)
     # zarr-python can't write a shard without dimensions.
     keeps = bool(dims) and shards is None and options.chunks is None and options.shards is None and zarr_format == 3
@@ -170,7 +176,7 @@ def _wanted(
         whole = tuple(array.shards[i] for i in kept)
         shards = tuple(-(-min(n, length) // chunk) * chunk for n, length, chunk in zip(whole, shape, chunks, strict=True))
     if options.codec is None:
-        chain = codecs.kept(array, zarr_format, dtype == _native(array), dtype.itemsize)
+        chain = chains.kept(name, array, zarr_format, dtype, kept, chunks)
     else:
         chain = codecs.named(options.codec, zarr_format, dtype.itemsize)
     most = codecs.largest_chunk(chain)
@@ -179,21 +185,11 @@ def _wanted(
             f"--chunks: array {name!r}: expected chunks of at most {size(most)} for its codec, but found {_told(chunks)}, which is "
             f"{size(math.prod(chunks) * dtype.itemsize)}; give smaller ones, or --codec zstd"
         )
-    if dtype.kind in "OT" and zarr_format == 2:
-        # Text needs its filter.
-        chain = codecs.Codecs(chain.compressors, "auto")
     named = stored_names(array)
     return Wanted(
         name, array, selection, dims, shape, chunks, shards, dtype, fill, attributes, chain,
         None if named is None else tuple(named[i] for i in kept),
     )
-
-
-def _native(array: Any) -> np.dtype[Any]:
-    """Returns the array's type in the machine's byte order."""
-    found: np.dtype[Any] = array.dtype
-    # NumPy's type for text has no byte order.
-    return found if found.kind == "T" else found.newbyteorder("=")
 
 
 def _length(one: slice | list[int] | int) -> int:

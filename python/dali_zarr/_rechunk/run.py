@@ -22,7 +22,7 @@ from .scratch import Scratch
 from .source import Source, read
 from .state import BETWEEN, State
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     targets.check_apart(source.path, target_path)
     arrays = wanted(source, options)
     zarr_format = options.zarr_format or source.zarr_format
+    targets.check_codecs(arrays, zarr_format)
     try:
         store = targets.opened(target_path, options.target_options)
     except (ValueError, ImportError):
@@ -306,6 +307,7 @@ def _told(array: Wanted, plan: Plan | None) -> dict[str, Any]:
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype.name,
         "chunks": list(array.chunks), "shards": None if array.shards is None else list(array.shards), "bytes": array.bytes,
         "source_chunks": list(array.source.chunks), "source_dtype": str(array.source.dtype),
+        "codecs_left_out": list(array.codecs.left_out),
     }
     if plan is not None:
         found |= {

@@ -83,7 +83,7 @@ def read(path: str, options: Options) -> Source:
         )
     try:
         store = opened(zarr, path, options.storage_options)
-        root = zarr.open(store, mode="r")
+        root = _root(zarr, store)
     except ImportError:
         raise
     except Exception as error:
@@ -104,27 +104,45 @@ def read(path: str, options: Options) -> Source:
     return Source(path, dict(sorted(found.items())), groups, root.metadata.zarr_format)
 
 
+def _root(zarr: Any, store: Any) -> Any:
+    """Opens the store's group or array. An array that zarr-python refuses in consolidated metadata is found again when
+    groups are listed, by its name."""
+    try:
+        return zarr.open(store, mode="r")
+    except Exception:
+        try:
+            return zarr.open_group(store, mode="r", use_consolidated=False)
+        except Exception:
+            # The first error says more.
+            pass
+        raise
+
+
 def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the arrays that are asked for and their coordinates; and the groups that were listed."""
     try:
-        members = {name: member for name, member in root.members(max_depth=None)}
+        members, refused = _members(zarr, root)
     except Exception as error:
         if names is None:
             raise RuntimeError(f"store {path}: it can't be listed: {_first_line(error)}; give --arrays") from error
-        members = {}
+        members, refused = {}, {}
     arrays = {name: member for name, member in members.items() if isinstance(member, zarr.Array)}
     above = {name: member for name, member in members.items() if name not in arrays}
+    for name in refused if names is None else [name for name in names if name in refused]:
+        raise _refused(path, name, refused[name])
     if names is None:
         if not arrays:
             raise ValueError(f"store {path}: expected arrays, but found none")
         return arrays, above
-    found = {name: arrays[name] if name in arrays else _one(root, path, name, arrays) for name in names}
+    found = {name: arrays[name] if name in arrays else _one(zarr, root, path, name, arrays) for name in names}
     waiting = list(found)
     for name in waiting:
         if not members:
             # A store that can't be listed, such as one by HTTP without consolidated metadata.
             for place in _candidates(name, found[name]) - arrays.keys():
-                arrays |= _tried(root, place)
+                arrays |= _tried(zarr, root, place)
+        for place in sorted(_candidates(name, found[name]) & refused.keys()):
+            raise _refused(path, place, refused[place], f", which belongs to array {name!r}")
         beside = {place for place in _of_dims(name, found[name], arrays) if place} | linked(name, found[name], arrays)
         for place in sorted(beside - found.keys()):
             found[place] = arrays[place]
@@ -141,6 +159,50 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
     return found, above
 
 
+def _members(zarr: Any, root: Any) -> tuple[dict[str, Any], dict[str, Exception]]:
+    """Returns all groups and arrays below a group, and the errors of those that zarr-python refuses. Raises the store's error
+    if it can't be listed."""
+    try:
+        return dict(root.members(max_depth=None)), {}
+    except Exception:
+        # One that is refused hides all others. So each is opened by itself.
+        found: dict[str, Any] = {}
+        refused: dict[str, Exception] = {}
+        waiting = [""]
+        for group in waiting:
+            for name in _names(root, group):
+                try:
+                    found[name] = zarr.open(root.store_path / name, mode="r")
+                except FileNotFoundError:
+                    continue
+                except Exception as error:
+                    refused[name] = error
+                    continue
+                if not isinstance(found[name], zarr.Array):
+                    waiting.append(name)
+        if not refused:
+            raise
+        return found, refused
+
+
+def _names(root: Any, group: str) -> list[str]:
+    """Returns the names of what lies in a group of a store, of files too."""
+
+    async def listed() -> list[str]:
+        folder = (root.store_path / group).path if group else root.store_path.path
+        return sorted([name async for name in root.store.list_dir(folder)])
+
+    return ["/".join(filter(None, (group, name.strip("/")))) for name in needed("zarr.core.sync", "rechunk").sync(listed())]
+
+
+def _refused(path: str, name: str, why: Exception, belongs: str = "") -> RuntimeError:
+    """Makes the error of an array that zarr-python can't open."""
+    return RuntimeError(
+        f"store {path}: array {name!r}{belongs} can't be read by zarr-python, by which rechunk reads: {_first_line(why)}; give the "
+        "others with --arrays"
+    )
+
+
 def _candidates(name: str, array: Any) -> set[str]:
     """Returns the names that arrays which belong to an array may have."""
     folders = name.split("/")[:-1]
@@ -148,13 +210,13 @@ def _candidates(name: str, array: Any) -> set[str]:
     return labels | _places("/".join(folders), dict(array.attrs))
 
 
-def _tried(root: Any, place: str) -> dict[str, Any]:
+def _tried(zarr: Any, root: Any, place: str) -> dict[str, Any]:
     """Returns the array at a place, by its name; empty if there is none."""
     try:
         found = root[place]
     except Exception:
         return {}
-    return {place: found} if hasattr(found, "chunks") else {}
+    return {place: found} if isinstance(found, zarr.Array) else {}
 
 
 def _of_dims(name: str, array: Any, arrays: Mapping[str, Any]) -> list[str | None]:
@@ -182,13 +244,17 @@ def _places(folder: str, attributes: Mapping[str, Any]) -> set[str]:
     return {"/".join(filter(None, (folder, word))) for word in words}
 
 
-def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
-    """Opens an array by its name, in a store that can't be listed. Raises ValueError if it isn't there."""
+def _one(zarr: Any, root: Any, path: str, name: str, known: Iterable[str]) -> Any:
+    """Opens an array by its name, in a store that can't be listed. Raises ValueError if it isn't there, and RuntimeError if
+    zarr-python refuses it."""
+    found = None
     try:
         found = root[name]
-    except Exception:
-        found = None
-    if not hasattr(found, "chunks"):
+    except (KeyError, FileNotFoundError):
+        pass
+    except Exception as error:
+        raise _refused(path, name, error) from error
+    if not isinstance(found, zarr.Array):
         there = did_you_mean(name, known, f"there are {', '.join(sorted(known)) or 'none that can be listed'}")
         raise ValueError(f"--arrays: the store {path} has no array {name!r}; {there}")
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._arguments import values
 from .._selection.stores import is_of_fsspec, needed, remote
+from .._text import first_line, shape
 from .layout import Wanted
 from .source import Source
 from .state import FOLDER
@@ -71,29 +72,48 @@ def make(store: Any, source: Source, arrays: Iterable[Wanted], zarr_format: int)
     return {array.name: _made(zarr, store, array, zarr_format) for array in arrays}
 
 
+def check_codecs(arrays: Iterable[Wanted], zarr_format: int) -> None:
+    """Raises ValueError where zarr-python refuses shards within shards. It compares chunks with the shape before a transposition,
+    so it may refuse them for one layout and not for another."""
+    zarr = needed("zarr", "rechunk")
+    for array in arrays:
+        if array.codecs.serializer == "auto" or array.codecs.serializer["name"] != "sharding_indexed":
+            continue
+        try:
+            _made(zarr, zarr.storage.MemoryStore(), array, zarr_format)
+        except ValueError as error:
+            raise ValueError(
+                f"array {array.name!r}: zarr-python can't write its codecs with chunks of {shape(array.chunks)}: "
+                f"{first_line(error)}; give other chunks, or --codec"
+            ) from error
+
+
 def _made(zarr: Any, store: Any, array: Wanted, zarr_format: int) -> Any:
     attributes = dict(array.attributes)
     more: dict[str, Any] = {}
     if zarr_format == 3:
         more["dimension_names"] = array.names
-        more["shards"] = array.shards
     elif array.names is not None:
         attributes["_ARRAY_DIMENSIONS"] = list(array.names)
-    was = None if array.source is None else array.source.metadata
-    if was is not None and was.zarr_format == zarr_format:
+    was = array.source.metadata
+    if was.zarr_format == zarr_format:
         # Chunks keep their kind of names: OME-Zarr requires folders in Zarr v2.
         keys = was.chunk_key_encoding if zarr_format == 3 else {"name": "v2", "separator": was.dimension_separator}
         more["chunk_key_encoding"] = keys
-    # Text has a type of its own in zarr-python.
-    dtype = "str" if array.dtype.kind in "OT" else array.dtype
+    # Text and bytes have types of their own in zarr-python.
+    dtype = was.dtype if array.dtype.kind in "OT" else array.dtype
+    how = array.codecs.arguments(zarr_format, array.chunks, array.shards)
+    if array.dtype.kind in "OT" and zarr_format == 2:
+        # Text and bytes need the filter of their type.
+        how["filters"] = "auto"
     config = {"write_empty_chunks": True}
     with warnings.catch_warnings():
         # Ignores warnings about types without a specification: the source has them too.
         warnings.simplefilter("ignore")
         try:
             return zarr.create_array(
-                store, name=array.name or None, shape=array.shape, dtype=dtype, chunks=array.chunks, zarr_format=zarr_format,
-                fill_value=array.fill_value, attributes=attributes, config=config, **array.codecs.arguments(zarr_format), **more,
+                store, name=array.name or None, shape=array.shape, dtype=dtype, zarr_format=zarr_format, config=config,
+                fill_value=array.fill_value, attributes=attributes, **more, **how,
             )
         except zarr.errors.ContainsArrayError:
             found = zarr.open_array(store, path=array.name, mode="r+", zarr_format=zarr_format, config=config)
@@ -108,7 +128,8 @@ def intermediate(store: Any, array: Wanted, chunks: tuple[int, ...], zarr_format
 
     name = f"{FOLDER}/intermediate/{array.name or 'array'}"
     plain = Wanted(
-        name, None, (), array.dims, array.shape, chunks, None, array.dtype, None if zarr_format == 2 else array.fill_value, {},
+        name, array.source, (), array.dims, array.shape, chunks, None, array.dtype,
+        None if zarr_format == 2 else array.fill_value, {},
         named("blosc-lz4:1", zarr_format, array.dtype.itemsize), None,
     )
     return _made(needed("zarr", "rechunk"), store, plain, zarr_format)

@@ -51,6 +51,12 @@ impl ArrayPart {
         format!("{}{}", self.prefix, self.keys.encode(self.stored(coords)).as_str())
     }
 
+    /// Returns how many objects with chunks or shards there are along each dimension of keys, if none is missing.
+    pub fn objects(&self) -> Vec<u64> {
+        let each = |i: usize| self.sharding.as_ref().map_or(1, |s| s.chunks_per_shard[i]);
+        (0..self.key_dims).map(|i| self.grid[i].count().div_ceil(each(i))).collect()
+    }
+
     /// Returns the stored coordinates of the chunk at `coords`: without the additional dimension of complex arrays.
     pub fn stored<'a>(&self, coords: &'a [u64]) -> &'a [u64] {
         &coords[..self.key_dims]
@@ -255,6 +261,7 @@ mod tests {
     fn keys_and_names() {
         let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), None, 0, Some(false)).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
+        assert_eq!(described.part.objects(), [3, 4]);
         assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
     }

@@ -64,6 +64,9 @@ fn describe(entry: &mut Value, array: &ArrayInfo) {
     entry["shape"] = json!(part.shape);
     entry["shards"] = shards.map_or(Value::Null, |shards| json!(shards.collect::<Vec<_>>()));
     entry["chunks"] = json!(chunks);
+    entry["path"] = part.path().into();
+    entry["first_key"] = part.key(&vec![0; part.shape.len()]).into();
+    entry["objects"] = json!(part.objects());
     entry["codecs"] = part.format.chain.names().into();
     entry["chunk_bytes"] = part.largest_bytes.into();
     entry["dtype"] = array.dtype.delivered().name().into();
