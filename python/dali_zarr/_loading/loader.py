@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
+from .._arguments import paths
 from .._log import log
 from . import checkpoint as checkpoints
 from . import ranks
@@ -182,7 +183,7 @@ class BaseLoader(Generic[B]):
         part = self._reading.schedule.part()
         plan = self._plan
         stores = plan.arguments.get("path") or "stores of their own"
-        store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
+        store = repr(paths.shown(stores)) if isinstance(stores, str) else f"{len(stores)} stores"
         ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
         return (
             f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {self._length()} batches of "
