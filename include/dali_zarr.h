@@ -143,7 +143,7 @@ int32_t dali_zarr_table_release(const char *name);
  * "storage_options" is an object of strings, or a list of "NAME=VALUE". "dtype" is a name such as "float32". Where a
  * list is expected, a single value means a list with this value. null means the default. Whole numbers have 64 bits.
  * "fill_value", "fillna", "mean" and "stddev" have double precision; they may be given as text, and "nan", "inf" and
- * "-inf" must be. Unknown keys are errors.
+ * "-inf" must be. Unknown keys are errors. Relative paths become absolute.
  *
  * On success the host must close `*reader` with dali_zarr_close. Otherwise it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);

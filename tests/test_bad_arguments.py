@@ -275,6 +275,8 @@ def test_budget_too_small(tmp_path, device, limit):
         ({"storage_options": {"anon": True}}, ValueError, ("'anon' is fsspec's name", "{'skip_signature': True}")),
         ({"storage_options": {"token": "anon"}}, ValueError, ("'token' is fsspec's name", "write {'skip_signature': True}")),
         ({"storage_options": {"token": "t.json"}}, ValueError, ("'token' is fsspec's name", "GOOGLE_APPLICATION_CREDENTIALS")),
+        ({"path": "gs://b/x", "storage_options": {"requester_pays": True}}, ValueError, ("the project that pays",)),
+        ({"path": "s3://b/x", "storage_options": {"requester_pays": True}}, ValueError, ("write {'aws_request_payer': True}",)),
         ({"storage_options": {"key": "AKIA"}}, ValueError, ("'key' is fsspec's name", "AWS_ACCESS_KEY_ID")),
         ({"storage_options": {"client_kwargs": {}}}, ValueError, ("'client_kwargs' is fsspec's name", "aws_endpoint")),
         ({"storage_options": {"aws_endpoint": "http://localhost:9000"}}, ValueError, ("{'aws_allow_http': True}",)),

@@ -395,3 +395,31 @@ def test_a_virtual_shard_that_is_replaced_is_never_mixed(tmp_path, remote):
         with pytest.raises(RuntimeError, match="replaced since its index was read"):
             for i in range(1, 24):
                 same(to_numpy(pipe.run()[0]), values[i % 8 : i % 8 + 1], f"batch {i}")
+
+
+@pytest.mark.skipif(int(icechunk.__version__.split(".")[0]) < 2, reason="containers have names since Icechunk 2")
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_virtual_chunks_in_named_containers(tmp_path, spec_version):
+    (tmp_path / "data").mkdir()
+    values = np.arange(96, dtype="<i4").reshape(24, 4)
+    (tmp_path / "data" / "ü b.bin").write_bytes(b"HEAD" + values.tobytes())
+    url = f"file://{tmp_path}/data/"
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.local_filesystem_store(str(tmp_path / "data"))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(url, store, name="cont"))
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "r"))
+    repo = icechunk.Repository.create(
+        storage, config=config, authorize_virtual_chunk_access={url: None}, spec_version=spec_version,
+    )
+    repo.save_config()
+    session = repo.writable_session("main")
+    group = zarr.create_group(session.store)
+    group.create_array(
+        "a", shape=(24, 4), chunks=(24, 4), dtype="<i4", compressors=None, filters=None, dimension_names=("time", "x"),
+    )
+    session.store.set_virtual_ref("a/c/0/0", "vcc://cont/ü b.bin", offset=4, length=values.nbytes)
+    session.commit("a")
+    np.testing.assert_array_equal(read(repo, "a"), values)
+    compare("cpu", tmp_path / "r", values, storage_options={"virtual_chunks": url})
+    with pytest.raises(RuntimeError, match=f"a virtual one, at {url}"):
+        compare("cpu", tmp_path / "r", values)

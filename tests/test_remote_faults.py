@@ -10,9 +10,10 @@ import shutil
 import numpy as np
 import pytest
 import zarr
+from support.memory import growth
 from support.pipelines import build, run_script, settled
-from support.remote import DIMS, HASTY, compare, drain
-from support.server import CLOSE, STALL, Server
+from support.remote import DIMS, HASTY, STORES, compare, drain
+from support.server import BODY, CLOSE, HEADERS, STALL, Server
 from support.stores import Layout, chunk_files, write_array
 
 
@@ -60,6 +61,41 @@ def test_what_is_deleted_is_not_fill_values(tmp_path, values, gone, consolidated
         with pytest.raises(RuntimeError, match="both are gone"):
             for _ in range(24):
                 pipe.run()
+
+
+@pytest.mark.parametrize("kind", ["v2", "v3-shards"])
+def test_a_status_may_stand_for_missing_keys(tmp_path, device, values, kind):
+    """Of metadata and of chunks, where the user says so."""
+    root = tmp_path / "s"
+    write_array(root, "a", values, dims=DIMS, **STORES[kind])
+    for file in chunk_files(root, "a")[::3]:
+        file.unlink()
+    with Server(root, fault=lambda _n, _m, path: None if os.path.isfile(f"{root}{path}") else 403) as server:
+        with pytest.raises((ValueError, RuntimeError), match="see the option missing_status"):
+            drain(server.url, 24, arrays=["a"])
+        for status in (403, [410, 403], "403,410"):
+            compare(device, root, server.url, storage_options={"missing_status": status})
+        for status in (410, True, "403;", 500):
+            with pytest.raises((ValueError, RuntimeError), match="missing_status"):
+                drain(server.url, 24, arrays=["a"], storage_options={"missing_status": status})
+
+
+@pytest.mark.parametrize("what", [BODY, HEADERS])
+@pytest.mark.parametrize("status", [403, 500, 200])
+def test_answers_without_end_take_little_memory(tmp_path, values, status, what):
+    write_array(tmp_path, "a", values, dims=DIMS, codec="none", layout=Layout((1, 8, 16)))
+    how = {"arrays": ["a"], "host_memory_limit": "64MiB", "storage_options": {"max_retries": 1, "timeout": "2s"}}
+    with Server(tmp_path) as server:
+        # What is made once doesn't count.
+        drain(server.url, 2, **how)
+    for place in ("/zarr.json", "/c/5/"):
+        with Server(tmp_path, fault=lambda _n, _m, path, place=place: (status, what) if place in path else None) as server:
+
+            def failing(server=server):
+                with pytest.raises((ValueError, RuntimeError), match=f"store {server.url}"):
+                    drain(server.url, 12, **how)
+
+            assert growth(failing) < 48 << 20
 
 
 def test_a_shard_that_is_replaced_is_an_error_or_read_anew_but_never_mixed(tmp_path, values):
@@ -144,7 +180,7 @@ import gc, os, random, sys, threading, time
 from pathlib import Path
 import numpy as np
 from support.pipelines import build
-from support.server import CLOSE, STALL, Server
+from support.server import BODY, CLOSE, HEADERS, STALL, Server
 
 root, rounds = Path(sys.argv[1]), int(sys.argv[2])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -283,6 +284,33 @@ def test_a_later_version(stores, tmp_path):
     zarr.open_group(tmp_path / "s.zarr", mode="a").attrs["version"] = 2
     zarr.consolidate_metadata(tmp_path / "s.zarr")
     with pytest.raises(ValueError, match="mean: file .*s.zarr: expected version 1 of the format, but found 2"):
+        dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=tmp_path / "s.zarr")
+
+
+def test_what_has_no_end_is_no_file_of_statistics(stores, tmp_path):
+    """A pipe, a device, and files and groups that claim more than statistics have."""
+    for name in ("pipe.json", "pipe.npy", "pipe.nc"):
+        os.mkfifo(tmp_path / name)
+    for name in ("zero.json", "zero.npy", "zero.nc"):
+        (tmp_path / name).symlink_to("/dev/zero")
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", 2 << 30)
+    words = "can't be read: expected a file, but found a folder, a pipe|expected statistics of at most"
+    for file in tmp_path.iterdir():
+        with pytest.raises(ValueError, match=f"mean: .*({words})"):
+            dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=file)
+    # A header with more numbers than the file has.
+    np.save(tmp_path / "few.npy", np.zeros(2, np.float32))
+    file = tmp_path / "few.npy"
+    file.write_bytes(file.read_bytes().replace(b"(2,), }      ", b"(2222222,), }"))
+    with pytest.raises(ValueError, match="mean: "):
+        dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=file)
+    dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=tmp_path / "s.zarr")
+    group = zarr.open_group(tmp_path / "s.zarr", mode="a")
+    del group["mean"]
+    group.create_array("mean", shape=(1 << 40,), chunks=(1 << 20,), dtype="float64", fill_value=0.0, dimension_names=["array"])
+    zarr.consolidate_metadata(tmp_path / "s.zarr")
+    with pytest.raises(ValueError, match=f"expected statistics of at most {1 << 30} bytes, but found {8 << 40}"):
         dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=tmp_path / "s.zarr")
 
 

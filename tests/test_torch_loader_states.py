@@ -43,6 +43,27 @@ def test_a_state_at_every_step(path, how):
             assert found == ([rest, epochs[epoch + 1]] if rest else epochs[epoch + 1 : epoch + 3])
 
 
+def test_a_relative_path_and_another_directory(path, tmp_path, monkeypatch):
+    """The store is opened again for other epochs and for states, when another directory is current."""
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other")
+    monkeypatch.chdir(path.parent)
+    how = {"random_shuffle": True, "batch_size": 3, "return_index": True}
+    straight, relative = make(path, **how), make(path.name, **how)
+    epochs = [numbers(straight) for _ in range(6)]
+    first = next(iter(relative))
+    state = relative.state_dict()
+    monkeypatch.chdir(tmp_path)
+    assert str(path) in repr(relative)
+    relative.set_epoch(5)
+    assert numbers(relative) == epochs[5]
+    relative.load_state_dict(state)
+    assert numbers(relative) == epochs[0][1:]
+    # The state doesn't depend on how the path was given.
+    straight.load_state_dict(state)
+    assert numbers(straight) == epochs[0][1:] and len(first)
+
+
 def test_a_state_before_the_first_batch_and_twice(path):
     loader = make(path, random_shuffle=True)
     epoch = numbers(loader)

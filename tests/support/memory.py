@@ -1,4 +1,4 @@
-"""Runs the command line in a process of its own and prints by how many bytes its memory grew at most; for tests of limits."""
+"""Measures by how many bytes memory grows, for tests of limits. As a program it runs the command line and prints the number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 from dali_zarr.__main__ import main
 
@@ -16,9 +17,8 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak(words: list[str]) -> int:
-    """Runs a command; returns by how many bytes memory grew at most."""
-    sys.argv = ["dali_zarr", *words]
+def growth(act: Callable[[], object]) -> int:
+    """Calls a function; returns by how many bytes memory grew at most meanwhile."""
     gc.collect()
     before = most = resident()
     ended = threading.Event()
@@ -31,12 +31,20 @@ def peak(words: list[str]) -> int:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        status = main()
+        act()
     finally:
         ended.set()
         watcher.join()
-    assert status == 0
     return most - before
+
+
+def peak(words: list[str]) -> int:
+    """Runs a command; returns by how many bytes memory grew at most."""
+    sys.argv = ["dali_zarr", *words]
+    statuses: list[int] = []
+    grown = growth(lambda: statuses.append(main()))
+    assert statuses == [0]
+    return grown
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from .processes import Process
 # How a fault ends an answer, after its status, its headers and some bytes of its body: the connection is closed, at
 # once or after 3 s.
 CLOSE, STALL = "close", "stall"
+# What has no end in an answer with a status of a fault.
+BODY, HEADERS = "body", "headers"
 # Seconds after which gathered requests are answered even if there are too few. Then the test fails.
 GATHERING = 60
 
@@ -36,8 +38,8 @@ class Server:
     The server is a process of its own, so that it takes no time from the reader's process. ``fault`` is copied to it
     with what it refers to, and called there for each request (its number, its method and path). It returns None to
     answer, a status, a number of seconds (float) to wait first, or a pair: how many bytes to send, and ``CLOSE`` or
-    ``STALL``. ``gather`` is a number and the beginning of paths: requests for such paths are answered only after that
-    many requests were under way at a time.
+    ``STALL``; or a status, and ``BODY`` or ``HEADERS``, which have no end then. ``gather`` is a number and the beginning
+    of paths: requests for such paths are answered only after that many requests were under way at a time.
     """
 
     running: ClassVar[set[Server]] = set()
@@ -196,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
                 fault = None
             if isinstance(fault, int):
                 return self._status(fault)
+            if fault and fault[1] in (BODY, HEADERS):
+                return self._endless(*fault)
             file = server.root / path.lstrip("/")
             if not file.is_file():
                 return self._status(404)
@@ -207,6 +211,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _endless(self, status: int, what: str) -> None:
+        """Goes on until the client closes the connection."""
+        self.send_response(status)
+        piece = b"X-More: " + b"x" * 1000 + b"\r\n"
+        if what == BODY:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        while True:
+            self.wfile.write(piece)
 
     def _file(self, file: Path, fault) -> None:
         stat = file.stat()

@@ -11,7 +11,7 @@ from .. import _native
 from .._selection import select
 from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
-from . import by_name, dtypes, names, options, pick, segments, tables, values
+from . import by_name, dtypes, names, options, paths, pick, segments, tables, values
 
 # The operator's hidden argument: JSON of the values that the types of DALI's arguments can't express.
 OTHERS = "_arguments"
@@ -81,16 +81,22 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         del found["path"]
     if "path" in found:
         found["path"] = values.path(found["path"])
-    for name in ("cache_dir", "ragged", "ragged_ends"):
+    if isinstance(found.get("cache_dir"), str | bytes | os.PathLike):
+        found["cache_dir"] = paths.absolute(values.expanded(found["cache_dir"]))
+    for name in ("ragged", "ragged_ends"):
         if isinstance(found.get(name), str | bytes | os.PathLike):
-            found[name] = values.expanded(found[name])
-    found |= {name: tables.named(name, found[name]) for name in tables.NAMES & found.keys()}
+            found[name] = paths.location(values.expanded(found[name]))
+    found |= {name: tables.named(name, found[name], bool(found.get("path"))) for name in tables.NAMES & found.keys()}
     for name, value in found.items():
         values.check_text(name, value)
     found = {name: by_name.checked(name, value) for name, value in found.items()}
+    if found.get("arrays"):
+        found["arrays"] = paths.of_arrays(found["arrays"])
     by_name.check_stack(found)
     if isinstance(found.get("storage_options"), Mapping):
-        found["storage_options"] = options.to_strings(found["storage_options"])
+        found["storage_options"] = options.to_strings(found["storage_options"], paths.of_stores(found))
+    if found.get("storage_options"):
+        found["storage_options"] = options.with_directory(found["storage_options"])
     if any(found.get(name) is not None for name in select.NAMES):
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from .. import _native
-from . import values
+from . import paths, values
 from .types import ElementArguments
 
 # The arguments on which segments depend, and those that change values (``_OF_VALUES``), which don't matter to segments.
@@ -61,7 +61,7 @@ def checked(name: str, value: Any) -> list[Any] | slice:
         return found
     items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
-        found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]
+        found = [paths.location(values.expanded(item)) if isinstance(item, str | os.PathLike) else item for item in items]
         for item in found:
             if not isinstance(item, str):
                 values.check_integer(name, item)

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from . import values
+from . import paths, values
 
 # The type that the elements of each table become, and its name in messages.
 _TYPES = {"starts": (np.int64, "whole numbers"), "weights": (np.float64, "numbers")}
 NAMES = frozenset(_TYPES)
+# How the names of copies begin.
+_KEPT = "table:"
 
 
 class Kept(str):
@@ -36,9 +38,9 @@ def check_portable(arguments: Mapping[str, Any]) -> None:
             )
 
 
-def named(name: str, value: Any) -> str | None:
+def named(name: str, value: Any, in_store: bool = True) -> str | None:
     """Returns the text by which the operator knows a table: a path, or the name of an array's copy. Such names come out
-    as they are.
+    as they are. ``in_store``: whether names that aren't locations are those of arrays in the reader's store.
 
     Raises:
         TypeError: The value isn't a table of numbers of this type.
@@ -47,7 +49,9 @@ def named(name: str, value: Any) -> str | None:
     if value is None or isinstance(value, Kept):
         return value
     if isinstance(value, str | os.PathLike):
-        return values.expanded(value)
+        text = values.expanded(value)
+        is_path = not in_store and not text.startswith(_KEPT)
+        return paths.absolute(text) if is_path or text.endswith(".npy") else paths.location(text)
     return _kept(_table(name, value))
 
 

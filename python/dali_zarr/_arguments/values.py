@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, SupportsFloat, SupportsIndex, cast
 
-from . import names
+from . import names, paths
 from .types import ReaderArguments
 
 # Arguments that are numbers of bytes, or text such as "10GB".
@@ -123,12 +123,12 @@ def is_file(value: Any) -> bool:
 
 
 def path(value: Any) -> str | list[str]:
-    """Returns one store or several as text, with the home directory for ``~``."""
+    """Returns one store or several as text: absolute, with the home directory for ``~``."""
     if isinstance(value, str | os.PathLike | bytes):
-        return expanded(value)
-    paths = items(value)
-    if isinstance(value, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in paths):
-        return [expanded(p) for p in paths]
+        return paths.absolute(expanded(value))
+    listed = items(value)
+    if isinstance(value, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in listed):
+        return [paths.absolute(expanded(p)) for p in listed]
     raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {value!r}")
 
 
@@ -145,7 +145,7 @@ def check_text(name: str, value: Any) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             # Values of options aren't repeated: they may be secrets.
-            shown = "text" if name == "storage_options" else repr(value)
+            shown = "text" if name == "storage_options" else repr(paths.shown(value))
             raise ValueError(
                 f"zarr_reader: {name}: expected text that UTF-8 can encode, but found {shown} with the surrogate "
                 f"U+{ord(value[error.start]):04X} at position {error.start}; a file whose name isn't UTF-8 has to be renamed"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arguments, _native
-from .._arguments import names
+from .._arguments import names, paths
 from .._arguments.types import StorageOptions
 from . import owned
 
@@ -95,6 +95,9 @@ def listed(path: str | None, arrays: Any, storage_options: StorageOptions | None
     found = _native.arrays(_arguments.to_spec(given) | {"device": "gpu"})
     if not found["arrays"]:
         raise ValueError(f"zarr_reader: store {found['store']}: expected at least one array, but found none")
+    # The engine tells absolute locations. Commands use and show them as they were given.
+    as_given = {paths.location(array): array for array in asked or []}
+    found["arrays"] = [array | {"name": as_given.get(array["name"], array["name"])} for array in found["arrays"]]
     is_only = asked is None and len(found["arrays"]) == 1
     is_root = [array["is_root"] and not names.is_location(array["name"]) for array in found["arrays"]]
     return Listing([_of(array, is_only or root) for array, root in zip(found["arrays"], is_root, strict=True)], found["is_cut"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar, cast
 
-from .._arguments import tables
+from .._arguments import paths, tables
 from .._log import log
 from . import checkpoint as checkpoints
 from . import ranks
@@ -169,7 +169,7 @@ class BaseLoader(Generic[B]):
         self._settle(strict=False)
         plan = self._plan
         stores = plan.arguments.get("path") or "stores of their own"
-        store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
+        store = repr(paths.shown(stores)) if isinstance(stores, str) else f"{len(stores)} stores"
         ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
         name = f"{type(self).__name__} of {', '.join(plan.arrays)} from {store}"
         if self._opened is None:

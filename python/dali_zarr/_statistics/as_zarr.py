@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._selection.stores import needed
-from .formats import FORMAT, check_version
+from .formats import FORMAT, check_version, elements
 
 _WHY = "statistics as Zarr"
 _ENDING = ".zarr"
@@ -170,8 +170,8 @@ def content(root: Any) -> dict[str, Any]:
     """
     told: dict[str, Any] = dict(root.attrs)
     check_version(told)
-    names = [str(name) for name in root["array"][:]]
-    offsets = [str(offset) for offset in root["offset"][:].tolist()] if "offset" in root else []
+    names = [str(name) for name in elements(root["array"])]
+    offsets = [str(offset) for offset in elements(root["offset"]).tolist()] if "offset" in root else []
     table = {key: _listed(root[key]) for key in NUMBERS}
     tendencies = {key: _listed(root[_TENDENCY + key]) for key in NUMBERS} if offsets else {}
     arrays: dict[str, Any] = {}
@@ -193,17 +193,17 @@ def _axes(group: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     dims = group.attrs["dims"]
     for dim, name in zip(dims, _names(dims), strict=True):
-        labels = group[name][:].tolist() if name in group else None
-        found.append({"dim": dim, "positions": group[name + _POSITIONS][:].tolist(), "labels": labels})
+        labels = elements(group[name]).tolist() if name in group else None
+        found.append({"dim": dim, "positions": elements(group[name + _POSITIONS]).tolist(), "labels": labels})
     return found
 
 
 def _listed(array: Any) -> list[Any]:
-    return _plain(np.asarray(array[...]))
+    return _plain(elements(array))
 
 
 def _flat(array: Any, row: int | None = None) -> list[Any]:
-    values = np.asarray(array[...])
+    values = elements(array)
     return _plain((values if row is None else values[row]).reshape(-1))
 
 

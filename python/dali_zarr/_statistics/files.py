@@ -16,7 +16,7 @@ from .._arguments import options
 from .._arguments.values import expanded, is_file, items, text_of
 from .._selection.stores import needed, opened
 from . import as_zarr, foreign
-from .formats import FORMAT, File, Numbers, Own, label_of, reading
+from .formats import FORMAT, File, Numbers, Own, check_file, check_size, label_of, reading
 from .moments import Moments, pooled
 from .selected import Axis, Selected
 
@@ -185,13 +185,19 @@ def _opened(path: str, arguments: Mapping[str, Any]) -> File:
         OSError, ValueError: The file can't be read.
     """
     if path.endswith(".npy"):
-        return foreign.Npy(np.load(path, allow_pickle=False))
+        check_file(path)
+        # Mapped, so that a shape larger than the file takes no memory.
+        return foreign.Npy(np.load(path, mmap_mode="r", allow_pickle=False))
     if path.endswith((".nc", ".nc4", ".netcdf")):
         xarray = needed("xarray", "reading NetCDF files of statistics")
+        if "://" not in path:
+            check_file(path)
         with xarray.open_dataset(path) as dataset:
+            check_size(dataset.nbytes)
             return foreign.NetCdf(dataset.load())
     if not path.endswith(".json") and ("://" in path or path.endswith((".zarr", ".zip")) or os.path.isdir(path)):
         return _of_group(_group(path, arguments))
+    check_file(path)
     with open(path, encoding="utf-8") as file:
         found: Any = json.load(file)
     if not isinstance(found, dict) or cast(dict[str, Any], found).get("format") != FORMAT:

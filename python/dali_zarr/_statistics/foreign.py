@@ -8,7 +8,7 @@ import numpy as np
 
 from .._selection.axes import Array
 from .._selection.coordinates import variables
-from .formats import File, Numbers, entry_of, key_of, reading, rows_of
+from .formats import File, Numbers, elements, entry_of, key_of, reading, rows_of
 from .moments import Doubles
 from .selected import Axis, Selected, labels_of
 
@@ -90,7 +90,7 @@ class Anemoi(File):
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         axis = self._axis
         with reading():
-            numbers = np.asarray(self._group[self._ARRAYS[name]][...], np.float64)
+            numbers = np.asarray(elements(self._group[self._ARRAYS[name]]), np.float64)
         if numbers.shape != (len(axis.positions),):
             raise ValueError(f"expected a number for each of {len(axis.positions)} variables, but found the shape {numbers.shape}")
         if axis.dim in array.dims and selected.axis(array, axis.dim).labels is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
+import stat
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -180,6 +182,35 @@ def reading() -> Generator[None]:
         raise
     except Exception as error:
         raise ValueError(f"expected whole arrays, but they can't be read: {type(error).__name__}: {error}") from error
+
+
+# Most bytes of a file of statistics, and of all numbers of one that is compressed.
+_MOST = 1 << 30
+
+
+def check_file(path: str) -> None:
+    """Raises OSError or ValueError for what isn't a file or is too large: a pipe would be waited for, and a device such
+    as /dev/zero has no end."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("expected a file, but found a folder, a pipe or a device")
+    check_size(found.st_size)
+
+
+def check_size(count: int) -> None:
+    """Raises ValueError if statistics have so many bytes that they are something else."""
+    if count > _MOST:
+        raise ValueError(f"expected statistics of at most {_MOST} bytes, but found {count}; is this a file of data?")
+
+
+def elements(array: Any) -> Any:
+    """Returns all elements of zarr-python's array.
+
+    Raises:
+        ValueError: It is too large for statistics.
+    """
+    check_size(array.nbytes)
+    return np.asarray(array[...])
 
 
 def label_of(value: Any) -> str:

@@ -2,8 +2,11 @@
 //! act on. No code of this project reads the sentence.
 
 mod code;
+mod shown;
 
 pub use code::Code;
+use shown::escaped;
+pub(crate) use shown::{printable, shown};
 
 use std::any::Any;
 use std::fmt;
@@ -46,9 +49,14 @@ pub struct Site {
 }
 
 impl Site {
-    /// A place in the store at this location.
-    pub fn store(location: impl Into<String>) -> Self {
-        Self { store: Some(location.into()), ..Self::default() }
+    /// A place in the store at this location. Secrets in the location are hidden.
+    pub fn store(location: impl AsRef<str>) -> Self {
+        Self { store: Some(shown(location.as_ref())), ..Self::default() }
+    }
+    /// A place in one of the stores at these locations. Secrets in the locations are hidden.
+    pub(crate) fn stores(locations: &[impl AsRef<str>]) -> Self {
+        let all = locations.iter().map(|location| shown(location.as_ref())).collect::<Vec<_>>().join(", ");
+        Self { store: Some(all), ..Self::default() }
     }
     /// Adds the name of the array.
     #[must_use]
@@ -97,6 +105,7 @@ impl fmt::Display for Site {
             self.inner_chunk.as_ref().map(|inner| format!("inner chunk ({})", coords(inner))),
         ];
         let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let parts = printable(&parts).into_owned();
         let key = self.key.as_ref().map(|key| format!("key {key:?}"));
         f.write_str(&[Some(parts).filter(|p| !p.is_empty()), key].into_iter().flatten().collect::<Vec<_>>().join(": "))
     }
@@ -132,7 +141,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error of `kind`. The message says what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let (code, message, site) = (Code::of_kind(kind), message.into(), Site::default());
+        let (code, message, site) = (Code::of_kind(kind), escaped(message.into()), Site::default());
         Self(Arc::new(Inner { kind, code, message, site, unknown: None, source: None, refused: false }))
     }
     /// Makes an error of `code`, and of the kind that belongs to this code.
@@ -201,7 +210,7 @@ impl Error {
     /// Puts `text` before the message.
     #[must_use]
     pub fn within(&self, text: impl fmt::Display) -> Self {
-        self.clone().with(|inner| inner.message = format!("{text}: {}", inner.message))
+        self.clone().with(|inner| inner.message = format!("{}: {}", escaped(text.to_string()), inner.message))
     }
     /// Puts `site` before the message, e.g. the chunk in which the error happened, and records it in [`Self::site`].
     #[must_use]

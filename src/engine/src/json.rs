@@ -17,10 +17,31 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
     };
     let wrong = |e: serde_json::Error| match bytes {
         [] => Error::value("expected JSON, but found an empty document; it was not written completely"),
-        _ => Error::value(format!("expected JSON, but found bytes that aren't: {e}")),
+        _ => Error::value(format!("expected JSON, but found {}: {e}", described(bytes))),
     };
     let Some(quoted) = quote_bare_tokens(bytes) else { return Err(wrong(first)) };
     serde_json::from_slice(&quoted).map_err(wrong)
+}
+
+/// Describes what isn't JSON by its first words, if it is text. Servers answer with pages that are meant for people.
+fn described(bytes: &[u8]) -> String {
+    const MAX_BYTES: usize = 400;
+    const MAX_CHARS: usize = 60;
+    let begin = &bytes[..bytes.len().min(MAX_BYTES)];
+    // The end may cut a character in two.
+    let text = match std::str::from_utf8(begin) {
+        Ok(text) => text,
+        Err(e) if e.error_len().is_none() => std::str::from_utf8(&begin[..e.valid_up_to()]).unwrap_or_default(),
+        Err(_) => "",
+    };
+    if text.is_empty() || text.contains(|c: char| c.is_control() && !c.is_whitespace()) {
+        return "bytes that aren't".to_owned();
+    }
+    let words: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_CHARS).collect();
+    if words.starts_with('<') {
+        return format!("a page in HTML or XML that begins with {words:?} (does the server ask for a login?)");
+    }
+    format!("other text, which begins with {words:?}")
 }
 
 /// Returns the float of a bare `NaN`, `Infinity` or `-Infinity`. `None` for other strings.
@@ -108,5 +129,22 @@ mod tests {
             assert!(parse(text).is_err(), "{text:?}");
         }
         assert!(parse("[".repeat(100_000).as_bytes()).is_err(), "depth must not overflow the stack");
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_by_its_first_words() {
+        for (bytes, expected) in [
+            (
+                &b"<!doctype html>\n<html><body>Sign \"in\"</body></html>"[..],
+                "a page in HTML or XML that begins with \"<!doctype html> <html><body>Sign \\\"in\\\"</body></html>\" (does",
+            ),
+            (b"{\"a\": oops", "other text, which begins with \"{\\\"a\\\": oops\": "),
+            (b"\x02\x01\x21\x04", "bytes that aren't: "),
+            (b"abc\xff", "bytes that aren't: "),
+            ("ü".repeat(300).as_bytes(), &format!("other text, which begins with \"{}\": ", "ü".repeat(60))),
+        ] {
+            let error = parse(bytes).unwrap_err();
+            assert!(error.message().starts_with(&format!("expected JSON, but found {expected}")), "{error}");
+        }
     }
 }

@@ -36,7 +36,8 @@ samples of the epoch that the old shards had not delivered are then divided amon
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddOptionalArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
-begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``. In any of these places a store may
+begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``. Relative paths become absolute when the
+reader is made. In any of these places a store may
 also be a zip archive (``x.zarr.zip``, or ``x.zip/inner`` for a part of it), an Icechunk repository, or references as
 kerchunk and VirtualiZarr write them: JSON (``refs.json``) or a directory of Parquet files (``refs.parq``).
 
@@ -54,6 +55,8 @@ The names are those of the Rust crate object_store, and also:
 - ``retry_timeout``: by default ``"180s"``.
 - ``hedge``: by default ``"true"``. If a request takes much longer than usual, a second one is sent, and the first answer
   is taken.
+- ``missing_status``: HTTP statuses such as ``"403"`` or ``"403,410"`` that mean "there is no such key", by default none but 404. It
+  is for public buckets that may not be listed. Chunks that the server forbids are then read as fill values, without an error.
 - For Icechunk repositories one of ``branch`` (by default ``"main"``), ``tag`` and ``snapshot_id``: one for all of
   `path`, or one for each with commas between them. An empty one chooses nothing.
 - For Icechunk repositories and references ``virtual_chunks``: URLs below which the files may be that they refer to.

@@ -202,10 +202,10 @@ impl Reader {
         if let Some(text) = decoded.filter(|text| is_first_log_of(text)) {
             tracing::info!("{text}");
         }
-        let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());
+        let stores: Vec<_> = shared.chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
         tracing::debug!(
             "{}: opened; an epoch has {} samples in batches of {}, and {} batches are in preparation",
-            Site::store(stores.collect::<Vec<_>>().join(", ")),
+            Site::stores(&stores),
             meta.epoch_size,
             spec.batch_size,
             budget.batches

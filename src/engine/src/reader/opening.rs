@@ -235,7 +235,7 @@ pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<Strin
     (!names.is_empty()).then(|| {
         format!(
             "{}: decoded as xarray does it, since they have scale_factor or add_offset and mask_and_scale is left out: {}",
-            Site::store(spec.source.locations().join(", ")),
+            Site::stores(&spec.source.locations()),
             names.join(", ")
         )
     })

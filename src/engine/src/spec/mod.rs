@@ -1,7 +1,9 @@
 //! The arguments of a reader, as plain values. Each group of arguments in the documentation has a file here. Names and
 //! meanings are those of the operator's arguments. [`Spec::from_json`] reads them all from one flat JSON object.
-//! Nothing here touches a store, a clock or a device. Only [`cores`] asks the operating system, for defaults.
+//! Nothing here touches a store, a clock or a device. Only [`cores`] and [`absolute`] ask the operating system: for
+//! defaults, and for the current directory.
 
+mod absolute;
 mod by_name;
 mod order;
 mod read;
@@ -139,14 +141,16 @@ fn listed(list: &str) -> usize {
 }
 
 impl Spec {
-    /// Reads a JSON object in UTF-8. Its keys are the operator's arguments; the C ABI's header lists them.
+    /// Reads a JSON object in UTF-8. Its keys are the operator's arguments; the C ABI's header lists them. Relative paths
+    /// become absolute.
     ///
     /// # Errors
     /// Of kind `Value` for text that isn't JSON, an unknown argument, or an invalid value. Of kind `Type` for a value
     /// of the wrong type.
     pub fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
-        let spec = Self::of_arguments(read::object(text.as_ref())?)?;
+        let mut spec = Self::of_arguments(read::object(text.as_ref())?)?;
         spec.source.check()?;
+        spec.make_absolute();
         Ok(spec)
     }
 

@@ -14,7 +14,7 @@ fn refused(text: &str) -> (ErrorKind, String) {
 #[test]
 fn every_kind_of_value_is_read() {
     let spec = read(
-        r#"{"path": "a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
+        r#"{"path": "/a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
             "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
             "pick": ["level=0,5", "1=2|3"], "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
             "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300, "cache_size": 5000000,
@@ -22,7 +22,7 @@ fn every_kind_of_value_is_read() {
             "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
     );
     let Spec { source, samples, values, order, resources, batch_size, device } = spec;
-    assert_eq!((source.paths, source.arrays), (vec!["a.zarr".to_owned()], vec!["t".into(), "u".into()]));
+    assert_eq!((source.paths, source.arrays), (vec!["/a.zarr".to_owned()], vec!["t".into(), "u".into()]));
     assert_eq!(source.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
     assert_eq!((&source.pick[0].indices, &source.pick[1].indices), (&vec![vec![0, 5]], &vec![vec![2], vec![3]]));
     assert_eq!(samples.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
@@ -43,11 +43,11 @@ fn values_are_given_by_name() {
     let spec = read(
         r#"{"path": "a", "arrays": {"z": "x/z", "a": "y"}, "window": {"t": 2, "-1": 0}, "stride": {"z": {"t": 3}, "a": [1, 2]},
             "mean": {"z": [1, "inf"], "a": 2}, "dtype": {"z": "int8"}, "mask_and_scale": {"a": false},
-            "path": "b", "_arguments": {"path": "c", "fill_value": {"a": "nan"}}}"#,
+            "path": "b", "_arguments": {"path": "/c", "fill_value": {"a": "nan"}}}"#,
     );
     let array = |output: &str, array: &str| ArrayArgument { output: output.into(), array: array.into() };
     assert_eq!(spec.source.arrays, [array("z", "x/z"), array("a", "y")], "outputs keep their order");
-    assert_eq!(spec.source.paths, ["c"]);
+    assert_eq!(spec.source.paths, ["/c"]);
     assert_eq!(spec.samples.window, PerDim::ByDim(vec![(DimKey::Name("t".into()), 2), (DimKey::Index(-1), 0)]));
     let by_dim = PerDim::ByDim(vec![(DimKey::Name("t".into()), 3)]);
     let by_output = vec![("z".to_owned(), by_dim), ("a".to_owned(), vec![1, 2].into())];

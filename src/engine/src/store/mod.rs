@@ -16,6 +16,7 @@ mod links;
 mod local;
 pub(crate) mod object;
 mod open;
+mod percent;
 mod reference;
 mod retry;
 mod runtime;
@@ -29,6 +30,7 @@ mod zip;
 
 pub use blocking::{block_on, get_many};
 pub use icechunk::Repository;
+pub(crate) use icechunk::{DIRECTORY_OPTION, VIRTUAL_CHUNKS_OPTION};
 pub(crate) use local::O_DIRECT_BYTES_PER_THREAD;
 pub use local::{LocalStore, ReadFiles};
 pub use object::RemoteStore;
@@ -299,8 +301,8 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As [`Self::read`], and if values don't lie in files.
     fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
-        let message = format!("store {}: key {key:?} isn't in a file of this machine", self.location());
-        Err(Error::runtime(message).placed(Site::store(self.location()).key(key)))
+        let place = Site::store(self.location()).key(key);
+        Err(Error::runtime(format!("{place} isn't in a file of this machine")).placed(place))
     }
 
     /// The name of the snapshot that is read, if the store has snapshots.

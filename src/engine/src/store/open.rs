@@ -8,7 +8,7 @@ use super::reference::{has_extension, is_document, strip_scheme};
 use super::virtual_chunks::VirtualChunks;
 use super::zip::{split_path, split_url};
 use super::{LocalStore, ReadFiles, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
-use crate::error::{Error, Result, Site};
+use crate::error::{Error, Result, Site, shown};
 
 /// Whether `location` is the URL of a remote store.
 pub fn is_remote(location: &str) -> bool {
@@ -31,7 +31,7 @@ fn check_chain(location: &str) -> Result<()> {
     } else {
         ", with the path inside of it behind it if it is a zip archive"
     };
-    let inner = if inner.contains("://") { object::shown(inner) } else { inner.to_owned() };
+    let inner = shown(inner);
     Err(Error::value(format!(
         "path: expected a path or a URL, but found a chain of fsspec's ({}), which this reader doesn't follow; give {inner} itself{hint}",
         protocols.join("::")
@@ -123,7 +123,7 @@ impl Opener<'_> {
             ))
             .at(Site::store(location))
         };
-        if let Some(references) = self.references(&icechunk.virtual_chunks, location)? {
+        if let Some(references) = self.references(icechunk, location)? {
             return version.map_or_else(|| Ok(Arc::new(references) as _), |version| Err(no_repository(&version)));
         }
         let store = self.store(location)?;
@@ -131,7 +131,7 @@ impl Opener<'_> {
             // Whether it holds a repository or references is found out when its metadata are read.
             return Ok(store);
         }
-        let places = self.virtual_chunks(&icechunk.virtual_chunks)?;
+        let places = self.virtual_chunks(icechunk)?;
         if version.is_none() {
             let open = References::open_directory(&store, location, Arc::clone(&places));
             if let Some(references) = block_on(&*store, open)? {
@@ -149,7 +149,7 @@ impl Opener<'_> {
 
     /// Opens the references at `location`, if its name says that they are there; for a local file also if its first
     /// byte does.
-    fn references(&mut self, places: &[String], location: &str) -> Result<Option<References>> {
+    fn references(&mut self, icechunk: &IcechunkOptions, location: &str) -> Result<Option<References>> {
         let named = strip_scheme(location);
         let inner = named.unwrap_or(location);
         if inner.is_empty() && named.is_some() {
@@ -168,7 +168,7 @@ impl Opener<'_> {
         if !is_file && named.is_none() && !has_extension(inner, &["parq", "parquet"]) {
             return Ok(None);
         }
-        let places = self.virtual_chunks(places)?;
+        let places = self.virtual_chunks(icechunk)?;
         if !is_file {
             let base = self.store(inner)?;
             let references = block_on(&*base, References::open_directory(&base, location, places))?;
@@ -195,7 +195,7 @@ impl Opener<'_> {
     }
 
     /// Opens the stores of the places where virtual chunks may lie. Later calls return the same ones.
-    fn virtual_chunks(&mut self, prefixes: &[String]) -> Result<Arc<VirtualChunks>> {
+    fn virtual_chunks(&mut self, icechunk: &IcechunkOptions) -> Result<Arc<VirtualChunks>> {
         if let Some(virtual_chunks) = &self.virtual_chunks {
             return Ok(Arc::clone(virtual_chunks));
         }
@@ -203,7 +203,8 @@ impl Opener<'_> {
             let store = self.store(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
             Ok((prefix.clone(), store))
         };
-        let virtual_chunks = Arc::new(VirtualChunks::new(prefixes.iter().map(place).collect::<Result<Vec<_>>>()?));
+        let places = icechunk.virtual_chunks.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let virtual_chunks = Arc::new(VirtualChunks::new(places, icechunk.directory.clone()));
         Ok(Arc::clone(self.virtual_chunks.insert(virtual_chunks)))
     }
 
@@ -215,8 +216,9 @@ impl Opener<'_> {
         let root = local::root(location)?;
         match split_path(&root) {
             Some(_) if self.how.unbuffered => Err(Error::value(format!(
-                "use_o_direct: expected directories, but store {location} is a zip archive, which is read through the page cache; leave \
-                 use_o_direct out"
+                "use_o_direct: expected directories, but store {} is a zip archive, which is read through the page cache; leave \
+                 use_o_direct out",
+                shown(location)
             ))),
             Some((file, inner)) => Ok(Arc::new(Zip::open_file(location, &file, &inner)?)),
             None => Ok(Arc::new(LocalStore::open(location, self.how)?)),

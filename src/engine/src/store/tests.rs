@@ -247,7 +247,7 @@ fn virtual_chunks_are_of_the_version_that_their_reference_tells() {
     let inode = std::os::unix::fs::MetadataExt::ino(&meta);
     let tag = format!("{inode:x}-{micros:x}-64");
     let url = format!("file://{}/", folder.path().display());
-    let chunks = virtual_chunks::VirtualChunks::new([(url.clone(), opened(&url))]);
+    let chunks = virtual_chunks::VirtualChunks::new([(url.clone(), opened(&url))], None);
     assert!(chunks.runtime().is_none());
     let read = |name: &str, version: Option<Arc<str>>| {
         let mut to = [0; 8];

@@ -2,16 +2,21 @@
 //!
 //! A store can name any file of this machine and any server. So only files below URLs that the user gave are read.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::blocking::drive;
-use super::local::percent_decoded;
+use super::percent::percent_decoded;
 use super::{ByteRange, Extent, Found, Phase, Runtime, Store, blocking};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, shown};
 
 /// The places where virtual chunks may lie.
 #[derive(Default)]
-pub(super) struct VirtualChunks(Vec<Source>);
+pub(super) struct VirtualChunks {
+    sources: Vec<Source>,
+    /// The directory that relative paths in references are relative to; `None`: the current one.
+    directory: Option<PathBuf>,
+}
 
 struct Source {
     /// A URL that ends with a slash. Only files below it are read.
@@ -21,13 +26,19 @@ struct Source {
 
 impl VirtualChunks {
     /// Makes the places from URLs that end with slashes, each with the store that reads below it.
-    pub fn new(places: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Self {
-        Self(places.into_iter().map(|(prefix, store)| Source { prefix, store }).collect())
+    pub fn new(places: impl IntoIterator<Item = (String, Arc<dyn Store>)>, directory: Option<PathBuf>) -> Self {
+        let sources = places.into_iter().map(|(prefix, store)| Source { prefix, store }).collect();
+        Self { sources, directory }
+    }
+
+    /// Returns the directory that relative paths in references are relative to; `None`: the current one.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     /// Returns the runtime that [`Self::read`] needs; `None` if it needs none. All stores of a reader share one.
     pub fn runtime(&self) -> Option<&Arc<Runtime>> {
-        self.0.iter().find_map(|source| source.store.runtime())
+        self.sources.iter().find_map(|source| source.store.runtime())
     }
 
     /// Reads bytes of the file at `url`; `None` if there is no such file. If `version` is given, the file must have it.
@@ -104,9 +115,20 @@ impl VirtualChunks {
 
     /// Finds the store that reads the file at `url`, and the file's key in it.
     fn find(&self, url: &str) -> Result<(&dyn Store, String)> {
-        let found = self.0.iter().filter(|s| url.starts_with(&s.prefix)).max_by_key(|s| s.prefix.len());
+        // Icechunk has two names for Google Cloud Storage.
+        let renamed = url.strip_prefix("gcs://").map(|rest| format!("gs://{rest}"));
+        let url = renamed.as_deref().unwrap_or(url);
+        let found = self.sources.iter().filter(|s| url.starts_with(&s.prefix)).max_by_key(|s| s.prefix.len());
         let Some(source) = found else {
-            let folder = url.rsplit_once('/').map_or(url, |(folder, _)| folder);
+            if let Some(name) = url.strip_prefix("vcc://").map(|rest| rest.split('/').next().unwrap_or_default()) {
+                return Err(Error::runtime(format!(
+                    "expected a virtual chunk in a container of the repository's configuration, but found {url}, and the \
+                     configuration has no container with the name {name:?}"
+                )));
+            }
+            // A signature may be in the query.
+            let url = &shown(url);
+            let folder = url.rsplit_once('/').map_or(&**url, |(folder, _)| folder);
             return Err(Error::runtime(format!(
                 "expected a chunk in the store, but found a virtual one, at {url}; if the files there may be read, say so: \
                  storage_options={{\"virtual_chunks\": \"{folder}/\"}}"
@@ -114,7 +136,8 @@ impl VirtualChunks {
         };
         if url.starts_with("http") && url[source.prefix.len()..].contains(['?', '#']) {
             return Err(Error::runtime(format!(
-                "expected the URL of a file without a query, but found {url:?}; write the references with plain URLs"
+                "expected the URL of a file without a query, but found {:?}; write the references with plain URLs",
+                shown(url)
             )));
         }
         let key = percent_decoded(&url[source.prefix.len()..]).into_string().ok();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use zstd_safe::{DCtx, DDict};
 
+use super::containers::{Containers, SCHEME};
 use super::file::{self, Id, Kind, MAX_FILE};
 use super::flat::Table;
 use super::snapshot::damaged;
@@ -187,6 +188,27 @@ impl Manifest {
             }
         };
         Ok(Ref { kept: Kept::Virtual(number), offset, len })
+    }
+
+    /// Whether virtual chunks lie in containers that are named.
+    pub fn has_containers(&self) -> bool {
+        self.locations.iter().any(|(url, _)| url.starts_with(SCHEME))
+    }
+
+    /// Replaces names of containers by their URLs. Those without a URL stay: only their chunks can't be read.
+    ///
+    /// # Errors
+    /// If the URLs take too much memory.
+    pub fn resolve(&mut self, containers: &Containers) -> Result<()> {
+        for (location, _) in &mut self.locations {
+            let Some(url) = containers.url(location) else { continue };
+            self.location_bytes = self.location_bytes - location.len() as u64 + url.len() as u64;
+            if self.location_bytes > MAX_FILE {
+                return Err(damaged("expected shorter locations of chunks"));
+            }
+            *location = url;
+        }
+        Ok(())
     }
 
     /// Returns where a chunk is; `None` if the manifest doesn't have it.

@@ -8,16 +8,20 @@
 //! Opening reads everything from [`refs`] to the [`snapshot`]. A [`manifest`] is read when its first chunk is needed,
 //! and stays in memory. After that a chunk costs one read.
 
+mod containers;
 mod file;
 mod flat;
+mod flex;
 mod manifest;
 mod options;
 mod refs;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_named;
 
-pub use options::{IcechunkOptions, Version};
+pub use options::{DIRECTORY_OPTION, IcechunkOptions, VIRTUAL_CHUNKS_OPTION, Version};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,12 +35,16 @@ use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
 use crate::error::{Code, Error, ErrorKind, Result, Site};
+use containers::Containers;
 use file::{Id, MAX_FILE};
 use manifest::{Chunk, Manifest};
 use snapshot::Snapshot;
 
 /// Most bytes that all manifests of a store may take in memory.
 const MAX_MANIFESTS: u64 = 4 << 30;
+
+/// Most bytes of a configuration in YAML.
+const MAX_CONFIG: u64 = 1 << 20;
 
 /// Prefix of the keys of chunks in the repository's own objects.
 const CHUNKS: &str = "chunks/";
@@ -52,6 +60,10 @@ pub struct Repository {
     /// Bytes of all manifests in memory.
     bytes: AtomicU64,
     virtual_chunks: Arc<VirtualChunks>,
+    /// The configuration in the file `repo`, if it is there.
+    config: Option<Vec<u8>>,
+    /// Places of virtual chunks that have names. Read when the first manifest needs them.
+    containers: OnceCell<Containers>,
 }
 
 /// A manifest that is read when it is first needed.
@@ -100,10 +112,10 @@ impl Repository {
         virtual_chunks: Arc<VirtualChunks>,
     ) -> Result<Option<Self>> {
         let within = |e: Error| {
-            let e = e.of_kind(ErrorKind::Value).within(format!("store {}, as an Icechunk repository", base.location()));
-            e.placed(Site::store(base.location()))
+            let place = Site::store(base.location());
+            e.of_kind(ErrorKind::Value).within(format!("{place}, as an Icechunk repository")).placed(place)
         };
-        let Some(id) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
+        let Some((id, config)) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
         let key = format!("snapshots/{}", file::name(&id));
         let missing = || match version {
             Version::Snapshot(_) => Error::coded(
@@ -116,7 +128,8 @@ impl Repository {
         let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
         let manifests = snapshot.files.iter().map(|_| LazyManifest::default()).collect();
         let (location, base) = (base.location().to_owned(), Arc::clone(base));
-        Ok(Some(Self { location, base, id, snapshot, manifests, bytes: AtomicU64::new(0), virtual_chunks }))
+        let (bytes, containers) = (AtomicU64::new(0), OnceCell::new());
+        Ok(Some(Self { location, base, id, snapshot, manifests, bytes, virtual_chunks, config, containers }))
     }
 
     /// Finds the value of `key`: a metadata document or a chunk. `manifest` returns a manifest by its number in
@@ -169,7 +182,11 @@ impl Repository {
             })?;
             Manifest::parse(&bytes, id)
         };
-        let manifest = parse().map_err(|e: Error| e.within(key))?;
+        let mut manifest = parse().map_err(|e: Error| e.within(&key))?;
+        if manifest.has_containers() {
+            let containers = self.containers.get_or_try_init(|| self.read_containers(phase)).await?;
+            manifest.resolve(containers).map_err(|e| e.within(&key))?;
+        }
         let bytes = manifest.bytes() + self.bytes.fetch_add(manifest.bytes(), Relaxed);
         if bytes > MAX_MANIFESTS {
             return Err(Error::runtime(format!(
@@ -177,6 +194,14 @@ impl Repository {
             )));
         }
         Ok(manifest)
+    }
+
+    async fn read_containers(&self, phase: Phase) -> Result<Containers> {
+        if let Some(config) = &self.config {
+            return Containers::of_repo(config).map_err(|e| e.within("repo"));
+        }
+        let config = self.base.get(containers::DOCUMENT, MAX_CONFIG, phase).await?.unwrap_or_default();
+        Ok(std::str::from_utf8(&config).map_or_else(|_| Containers::default(), Containers::of_yaml))
     }
 
     async fn fetch(

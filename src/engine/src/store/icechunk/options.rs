@@ -1,6 +1,14 @@
 //! The `storage_options` for Icechunk repositories: which snapshot is read, and where virtual chunks may lie.
 
-use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+use crate::error::{Error, Result, shown};
+
+/// The option with the places where virtual chunks may lie.
+pub const VIRTUAL_CHUNKS_OPTION: &str = "virtual_chunks";
+/// A hidden option beside [`VIRTUAL_CHUNKS_OPTION`]: the directory that relative paths in references are relative to, as
+/// it was current when the reader was made.
+pub const DIRECTORY_OPTION: &str = "_directory";
 
 /// Which snapshot is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +35,8 @@ pub struct IcechunkOptions {
     versions: Vec<Option<Version>>,
     /// URLs below which virtual chunks may lie. Each ends with a slash.
     pub virtual_chunks: Vec<String>,
+    /// The directory that relative paths in references are relative to; `None`: the current one.
+    pub directory: Option<PathBuf>,
 }
 
 /// Names and values of options.
@@ -40,6 +50,7 @@ impl IcechunkOptions {
     pub fn take(options: &[(String, String)]) -> Result<(Option<Self>, Options)> {
         let mut chosen: Option<(String, Vec<Option<Version>>)> = None;
         let mut virtual_chunks = Vec::new();
+        let mut directory = None;
         let mut rest = Vec::new();
         for (name, value) in options {
             let wanted = match name.trim().to_ascii_lowercase().as_str() {
@@ -50,14 +61,25 @@ impl IcechunkOptions {
                     let of_each = value.split(',').map(str::trim);
                     of_each.map(|id| (!id.is_empty()).then(|| Version::Snapshot(id.to_owned()))).collect()
                 }
-                "virtual_chunks" => {
+                DIRECTORY_OPTION => {
+                    directory = Some(PathBuf::from(value));
+                    continue;
+                }
+                VIRTUAL_CHUNKS_OPTION => {
                     for url in value.split(',').map(str::trim).filter(|url| !url.is_empty()) {
                         let Some((scheme, rest)) = url.split_once("://") else {
                             return Err(Error::value(format!(
                                 "storage_options: virtual_chunks: expected URLs with commas between them, such as \
-                                 \"file:///data/,s3://bucket/\", but found {url:?}"
+                                 \"file:///data/,s3://bucket/\", but found {:?}",
+                                shown(url)
                             )));
                         };
+                        if scheme.eq_ignore_ascii_case("vcc") {
+                            return Err(Error::value(format!(
+                                "storage_options: virtual_chunks: expected URLs of the places themselves, but found {url}, the name \
+                                 of one; give the URL that the repository's configuration has for it (url_prefix)"
+                            )));
+                        }
                         // The root of a file system is the slash alone.
                         virtual_chunks.push(format!(
                             "{}://{}/",
@@ -80,7 +102,7 @@ impl IcechunkOptions {
         }
         let any = chosen.is_some() || !virtual_chunks.is_empty();
         let versions = chosen.map(|(_, versions)| versions).unwrap_or_default();
-        Ok((any.then_some(Self { versions, virtual_chunks }), rest))
+        Ok((any.then_some(Self { versions, virtual_chunks, directory }), rest))
     }
 
     /// # Errors

@@ -9,11 +9,12 @@ use super::snapshot::damaged;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Phase, Store};
 
-/// Returns the snapshot that `version` means in the repository at `base`; `None` if there is no repository.
+/// Returns the snapshot that `version` means in the repository at `base`, and the configuration if the file `repo` has
+/// it; `None` if there is no repository.
 ///
 /// # Errors
 /// If there is a repository that can't be read or has no such version.
-pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Option<Id>> {
+pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Option<(Id, Option<Vec<u8>>)>> {
     let wrong = |e: Error| e.of_kind(ErrorKind::Value);
     let by_name = match version {
         Version::Snapshot(name) => Some(file::id(name).ok_or_else(|| {
@@ -25,16 +26,22 @@ pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Optio
         Some(repo) => of_repo(&repo, version, by_name).map(Some).map_err(|e| wrong(e).within("repo")),
         None => match by_name {
             // Whether the snapshot exists is found out when its own file is read.
-            Some(id) => Ok(Some(id)),
-            None => of_refs(base, version).await.map_err(wrong),
+            Some(id) => Ok(Some((id, None))),
+            None => Ok(of_refs(base, version).await.map_err(wrong)?.map(|id| (id, None))),
         },
     }
 }
 
-/// Finds the snapshot in the file `repo`. In version 2 of the specification it has all branches and tags.
-pub(super) fn of_repo(repo: &[u8], version: &Version, by_name: Option<Id>) -> Result<Id> {
+/// Finds the snapshot in the file `repo`. In version 2 of the specification it has all branches and tags, and mostly the
+/// configuration.
+pub(super) fn of_repo(repo: &[u8], version: &Version, by_name: Option<Id>) -> Result<(Id, Option<Vec<u8>>)> {
     let (_, bytes) = file::open(repo, Kind::Repository)?;
     let root = Table::root(&bytes)?;
+    let id = snapshot_of(&root, version, by_name)?;
+    Ok((id, root.bytes(9)?.map(<[u8]>::to_vec)))
+}
+
+fn snapshot_of(root: &Table<'_>, version: &Version, by_name: Option<Id>) -> Result<Id> {
     let status = root.table(5)?;
     if let Some(status) = status.filter(|s| s.u8(0).is_ok_and(|availability| availability == 2)) {
         let reason = status.text(2)?.unwrap_or("no reason is given");

@@ -13,11 +13,15 @@ use crate::spec::{DimKey, Spec};
 use crate::store::object::fake::{Act, Random, Server, publish};
 use crate::store::{LocalStore, ReadFiles, block_on};
 
-fn corpus(version: usize) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/corpus/icechunk/v{version}"))
+pub(super) fn corpus(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/icechunk").join(name)
 }
 
-fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+fn of_version(version: usize) -> PathBuf {
+    corpus(&format!("v{version}"))
+}
+
+pub(super) fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
@@ -37,7 +41,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 
 fn served(version: usize) -> (Arc<Server>, String) {
     let server = Arc::new(Server::default());
-    for (key, bytes) in files(&corpus(version)) {
+    for (key, bytes) in files(&of_version(version)) {
         server.put(&format!("/store/{key}"), bytes);
     }
     let url = publish(&server);
@@ -45,7 +49,7 @@ fn served(version: usize) -> (Arc<Server>, String) {
 }
 
 /// Reads a whole array, and returns its bytes in groups of four.
-fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 4]>> {
+pub(super) fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 4]>> {
     let reader = Reader::open(Spec::default().with(|s| {
         s.source.paths = vec![path.to_owned()];
         s.source.storage_options = options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
@@ -74,10 +78,10 @@ fn rewritten() -> Vec<[u8; 4]> {
 fn versions_are_read_as_they_were_committed() {
     for version in [1, 2] {
         let (server, url) = served(version);
-        let folder = corpus(version).to_str().unwrap().to_owned();
+        let folder = of_version(version).to_str().unwrap().to_owned();
         let main = LocalStore::open(&folder, ReadFiles::default()).unwrap();
         let tagged = block_on(&main, refs::resolve(&main, &Version::Tag("v1".into()))).unwrap().unwrap();
-        let old = file::name(&tagged);
+        let old = file::name(&tagged.0);
         for path in [&folder, &url] {
             for (options, expected) in [
                 (&[][..], rewritten()),
@@ -133,7 +137,7 @@ fn a_chunk_is_one_request_and_a_manifest_too() {
 
 /// Makes the next six requests for each manifest fail.
 fn fail_manifests(server: &Server, version: usize) {
-    for (key, _) in files(&corpus(version)).into_iter().filter(|(key, _)| key.starts_with("manifests/")) {
+    for (key, _) in files(&of_version(version)).into_iter().filter(|(key, _)| key.starts_with("manifests/")) {
         server.acts_at.lock().unwrap().insert(format!("/store/{key}"), [Act::Status(503); 6].into());
     }
 }
@@ -167,7 +171,8 @@ fn manifests_are_read_as_patiently_as_what_needs_them() {
 
 #[test]
 fn what_is_in_memory_is_small() {
-    let base: Arc<dyn Store> = Arc::new(LocalStore::open(corpus(2).to_str().unwrap(), ReadFiles::default()).unwrap());
+    let base: Arc<dyn Store> =
+        Arc::new(LocalStore::open(of_version(2).to_str().unwrap(), ReadFiles::default()).unwrap());
     let store = crate::store::repository(&base).unwrap().unwrap();
     let children = |prefix| block_on(&*store, store.children(prefix)).unwrap().unwrap();
     assert_eq!((children(""), children("deep")), (vec!["a".to_owned(), "deep".to_owned()], vec!["b".to_owned()]));
@@ -177,7 +182,7 @@ fn what_is_in_memory_is_small() {
     assert!(get("a/c/0/0/9", 100).unwrap().is_none() && get("a/c/0/0", 100).unwrap().is_none());
     assert!(get("a/c/7/0/0", 10).unwrap_err().message().contains("expected at most 10 bytes"));
     assert_eq!(store.snapshot().unwrap().len(), 20);
-    for (key, bytes) in files(&corpus(2)).iter().filter(|(k, _)| k.starts_with("manifests/")) {
+    for (key, bytes) in files(&of_version(2)).iter().filter(|(k, _)| k.starts_with("manifests/")) {
         let manifest = Manifest::parse(bytes, &file::id(&key[10..]).unwrap()).unwrap();
         assert!(manifest.bytes() < 1000);
     }
@@ -187,7 +192,7 @@ fn what_is_in_memory_is_small() {
 fn objects_that_are_gone_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let copy = || {
-        for (key, bytes) in files(&corpus(2)) {
+        for (key, bytes) in files(&of_version(2)) {
             std::fs::create_dir_all(folder.path().join(&key).parent().unwrap()).unwrap();
             std::fs::write(folder.path().join(key), bytes).unwrap();
         }
@@ -276,7 +281,7 @@ fn hostile_snapshots_are_errors() {
 fn thousands_of_damaged_files_are_errors_or_something_of_their_size() {
     let (mut good, mut bad) = (0, 0);
     for version in [1, 2] {
-        let all: Vec<(String, Vec<u8>, file::Kind)> = files(&corpus(version))
+        let all: Vec<(String, Vec<u8>, file::Kind)> = files(&of_version(version))
             .into_iter()
             .filter_map(|(key, bytes)| {
                 let kind = match key.split('/').next()? {

@@ -7,7 +7,6 @@ mod version;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +15,9 @@ use async_trait::async_trait;
 
 use self::version::{Version, foreign_version};
 use super::links::Dangling;
+use super::percent::percent_decoded;
 use super::{ByteRange, Found, InFile, Latency, Phase, Store, too_long};
-use crate::error::{Code, Error, Result, Site};
+use crate::error::{Code, Error, Result, Site, printable};
 
 pub(crate) use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
 
@@ -54,7 +54,7 @@ impl LocalStore {
         if !meta.is_dir() {
             return Err(wrong("found a special file; give the directory that holds zarr.json, .zgroup or .zarray"));
         }
-        let store = Self { location: location.to_owned(), root, how };
+        let store = Self { location: printable(location).into_owned(), root, how };
         if how.unbuffered {
             store.probe()?;
         }
@@ -204,26 +204,6 @@ pub(super) fn root(location: &str) -> Result<PathBuf> {
 /// Whether the error means that a key is missing. A key below a file (`ENOTDIR`) is missing too.
 fn is_missing(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-pub(super) fn percent_decoded(text: &str) -> std::ffi::OsString {
-    let bytes = text.as_bytes();
-    let hex = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        if bytes[i] == b'%'
-            && let (Some(&high), Some(&low)) = (bytes.get(i + 1), bytes.get(i + 2))
-            && let (Some(high), Some(low)) = (hex(high), hex(low))
-        {
-            out.push(high << 4 | low);
-            i += 3;
-        } else {
-            out.push(bytes[i]);
-            i += 1;
-        }
-    }
-    std::ffi::OsString::from_vec(out)
 }
 
 #[async_trait]

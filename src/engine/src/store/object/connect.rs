@@ -10,19 +10,21 @@ use object_store::client::HttpConnector;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
-use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::client::Connector;
+use super::names::ObjectName;
 use super::options::{OF_CLIENTS, OWN, is_azure};
 use super::{profile, validate};
 use crate::error::{Error, Result, Site};
+use crate::store::percent::percent_decoded;
 
 /// An open object store, and what its kind can do.
 pub(super) struct Connected {
     pub store: Arc<dyn ObjectStore>,
-    /// Path that is put before all keys.
-    pub prefix: Path,
+    /// Path that is put before all keys, with a slash at its end; empty if there is none.
+    pub prefix: String,
     /// Whether it can read the last bytes of an object of unknown size.
     pub suffixes: bool,
     /// The same store, if it can list keys.
@@ -41,9 +43,10 @@ fn no_retries() -> RetryConfig {
 pub(super) fn connect(
     location: &str,
     options: &[(String, String)],
-    connector: impl HttpConnector,
+    connector: Connector<impl HttpConnector>,
 ) -> Result<Connected> {
-    let wrong = |found: &dyn Display| Error::value(found.to_string()).at(Site::store(shown(location)));
+    let wrong = |found: &dyn Display| Error::value(found.to_string()).at(Site::store(location));
+    let location = &without_controls(location);
     let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
     if !url.username().is_empty() && !is_azure(url.scheme()) || url.password().is_some() {
         return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
@@ -55,8 +58,13 @@ pub(super) fn connect(
         return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
     }
     validate::check(url.scheme(), options)?;
-    let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
-    fn lists<S: ObjectStore + PaginatedListStore>(store: S, prefix: Path, suffixes: bool) -> Connected {
+    let prefix = percent_decoded(url.path()).into_string();
+    let prefix = prefix.map_err(|_| wrong(&"expected a path in UTF-8"))?;
+    let prefix = prefix.strip_prefix('/').unwrap_or(&prefix);
+    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+    ObjectName::new(prefix).map_err(|e| wrong(&e))?;
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+    fn lists<S: ObjectStore + PaginatedListStore>(store: S, prefix: String, suffixes: bool) -> Connected {
         let store = Arc::new(store);
         Connected { store: Arc::clone(&store) as _, prefix, suffixes, lists: Some(store) }
     }
@@ -66,8 +74,10 @@ pub(super) fn connect(
             for (key, value) in keyed::<AmazonS3ConfigKey>("S3", options)? {
                 builder = builder.with_config(key, value);
             }
-            let builder = profile::apply(builder)?.with_http_connector(connector);
-            Ok(lists(builder.build().map_err(|e| wrong(&e))?, prefix, true))
+            let credentials = connector.credentials();
+            let store = profile::apply(builder)?.with_http_connector(connector).build().map_err(|e| wrong(&e))?;
+            let _ = credentials.set(Arc::clone(store.credentials()));
+            Ok(lists(store, prefix, true))
         }
         "gs" => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
@@ -129,35 +139,23 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
         let known = OF_CLIENTS.iter().filter(|other| other.parse::<K>().is_ok()).chain(OWN);
         Error::value(format!(
             "storage_options: {name} isn't an option of {kind} stores; the names are those of the object_store crate, \
-             max_retries, retry_timeout and hedge, and for Icechunk repositories branch, tag, snapshot_id and virtual_chunks"
+             max_retries, retry_timeout, hedge and missing_status, and for Icechunk repositories branch, tag, snapshot_id and virtual_chunks"
         ))
         .unknown(Some(name), known.map(|&other| other.to_owned()).collect())
     })
 }
 
-/// Returns a URL for messages, with its secrets hidden.
-pub(in crate::store) fn shown(location: &str) -> String {
-    match Url::parse(location) {
-        Ok(mut url) => {
-            if url.password().is_some() {
-                let _ = url.set_password(Some("..."));
-            }
-            // In Azure's URLs the user is the container.
-            if !url.username().is_empty() && (!is_azure(url.scheme()) || url.password().is_some()) {
-                let _ = url.set_username("...");
-            }
-            if url.fragment().is_some() {
-                url.set_fragment(Some("..."));
-            }
-            if url.query().is_some() {
-                url.set_query(Some("..."));
-            }
-            url.to_string()
+/// Encodes control characters and spaces at the end, which the parser of URLs would drop.
+fn without_controls(location: &str) -> String {
+    let kept = location.trim_end_matches(' ');
+    let mut encoded: String = kept.chars().fold(String::new(), |mut encoded, c| {
+        if c.is_ascii_control() {
+            encoded += &format!("%{:02X}", c as u32);
+        } else {
+            encoded.push(c);
         }
-        // Hides what may be a user and a password.
-        Err(_) => match (location.find("://"), location.rfind('@')) {
-            (Some(begin), Some(end)) if begin < end => format!("{}...{}", &location[..begin + 3], &location[end..]),
-            _ => location.split(['?', '#']).next().unwrap_or_default().to_owned(),
-        },
-    }
+        encoded
+    });
+    encoded += &"%20".repeat(location.len() - kept.len());
+    encoded
 }

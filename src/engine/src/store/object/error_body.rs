@@ -56,6 +56,27 @@ impl ErrorBody {
         matches!(self.code.as_deref(), Some("ExpiredToken" | "InvalidToken"))
     }
 
+    /// Whether the error is one of the request's credentials, and not of the key.
+    pub fn is_about_credentials(&self) -> bool {
+        const CODES: [&str; 14] = [
+            "AccountProblem",
+            "AuthenticationFailed",
+            "AuthorizationHeaderMalformed",
+            "ExpiredToken",
+            "InvalidAccessKeyId",
+            "InvalidAuthenticationInfo",
+            "InvalidSecurity",
+            "InvalidToken",
+            "NotSignedUp",
+            "RequestExpired",
+            "RequestTimeTooSkewed",
+            "SignatureDoesNotMatch",
+            "TokenRefreshRequired",
+            "UserProjectMissing",
+        ];
+        self.code.as_deref().is_some_and(|code| CODES.contains(&code))
+    }
+
     /// Whether the error is that the server didn't get the whole request in time.
     pub fn is_timeout(&self) -> bool {
         self.code.as_deref() == Some("RequestTimeout")

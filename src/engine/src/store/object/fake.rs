@@ -236,13 +236,13 @@ pub(super) fn fake(
     }))
 }
 
-fn open(
+pub(super) fn open(
     server: &Arc<Server>,
     location: &str,
     options: &[(String, String)],
     runtime: Arc<Runtime>,
 ) -> Result<RemoteStore> {
-    let connector = Connector { inner: Fake(Arc::clone(server)), counters: Arc::clone(&runtime.counters) };
+    let connector = Connector::over(Fake(Arc::clone(server)), Arc::clone(&runtime.counters));
     RemoteStore::open_with(location, options, runtime, connector)
 }
 

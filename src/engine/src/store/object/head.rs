@@ -4,11 +4,11 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore};
 
 use super::classify::classify;
 use super::client::{Answer, Note};
+use super::names::ObjectName;
 use super::transfer::version;
 use crate::store::Found;
 use crate::store::retry::Fault;
@@ -56,19 +56,20 @@ impl Method {
 pub(super) struct HeadProbe(AtomicUsize);
 
 impl HeadProbe {
-    /// Returns size and version of the value at `path`. Begins with the method that the server is known to answer.
+    /// Returns size and version of the value with this name. Begins with the method that the server is known to answer.
+    /// `missing` are statuses that the user takes for "there is no such key".
     ///
     /// # Errors
     /// Why the last method failed.
-    pub async fn head(&self, store: &dyn ObjectStore, path: &Path) -> Result<Found, Fault> {
+    pub async fn head(&self, store: &dyn ObjectStore, name: &ObjectName, missing: &[u16]) -> Result<Found, Fault> {
         let known = self.0.load(Relaxed);
         let mut at = known;
         loop {
-            let (method, note) = (METHODS[at], Note::default());
+            let (method, note) = (METHODS[at], Note::of_value(name));
             let mut options = method.options();
             options.extensions.insert(note.clone());
-            let result = store.get_opts(path, options).await;
-            let answer = note.get();
+            let result = store.get_opts(&name.path, options).await;
+            let answer = note.answer();
             let result = match result {
                 Ok(found) => Ok(Found { size: found.meta.size, version: Some(version(&found.meta)) }),
                 Err(_) if method.refused(&answer) => {
@@ -79,7 +80,7 @@ impl HeadProbe {
                 Err(_) if method == Method::Byte && matches!(answer, Answer::Status(416, _)) => {
                     Ok(Found { size: 0, version: None })
                 }
-                Err(e) => Err(classify(e, &answer)),
+                Err(e) => Err(classify(e, &note, missing)),
             };
             // Remembers the method only if it worked. If it failed too, the server may refuse this value only.
             if at > known && matches!(result, Ok(_) | Err(Fault::Missing)) {

@@ -12,16 +12,21 @@ mod error_body;
 pub(crate) mod fake;
 mod head;
 mod hedging;
+mod names;
 mod options;
 mod profile;
+mod signing;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_answers;
+#[cfg(test)]
+mod tests_limits;
+#[cfg(test)]
+mod tests_names;
 mod transfer;
 mod validate;
 
-pub(super) use connect::shown;
 pub(super) use options::knows;
 pub(crate) use transfer::is_dated_or_tagged;
 
@@ -35,34 +40,41 @@ use async_trait::async_trait;
 use object_store::ObjectStore;
 use object_store::client::HttpConnector;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
-use object_store::path::{DELIMITER, Path};
+use object_store::path::DELIMITER;
 use tokio::time::Instant;
 
 use super::retry::{Fault, Policy, Retries};
 use super::shared_failure::SharedFailure;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Sink, Store};
-use crate::error::{Error, Result, Site};
+use crate::error::{Error, Result, Site, shown};
 use client::{Connector, Note};
 use head::HeadProbe;
 use hedging::Hedging;
+use names::ObjectName;
+use options::OwnOptions;
 use transfer::{Target, Transfer};
 
 /// How long a key that was found is assumed to exist. So the metadata of a sparse array are asked for once in that
 /// time, not for each missing chunk.
 const EXISTS: Duration = Duration::from_secs(10);
 
+/// Most bytes of all names of a list.
+const MAX_NAMES: usize = 16 << 20;
+
 /// A store that is reached by requests.
 pub struct RemoteStore {
     /// The URL, without secrets.
     location: String,
     store: Arc<dyn ObjectStore>,
-    /// Path that is put before all keys.
-    prefix: Path,
+    /// Path that is put before all keys, with a slash at its end; empty if there is none.
+    prefix: String,
     /// Whether it can read the last bytes of an object of unknown size.
     suffixes: bool,
     /// The same store, if it can list keys.
     lists: Option<Arc<dyn PaginatedListStore>>,
     policy: Policy,
+    /// Statuses that the user takes for "there is no such key".
+    missing: Vec<u16>,
     hedging: Hedging,
     head_probe: HeadProbe,
     runtime: Arc<Runtime>,
@@ -95,17 +107,18 @@ impl RemoteStore {
         location: &str,
         options: &[(String, String)],
         runtime: Arc<Runtime>,
-        connector: impl HttpConnector,
+        connector: Connector<impl HttpConnector>,
     ) -> Result<Self> {
-        let (policy, options) = options::divide(options)?;
+        let (OwnOptions { policy, missing }, options) = options::divide(options)?;
         let connected = connect::connect(location, &options, connector)?;
         Ok(Self {
-            location: connect::shown(location),
+            location: shown(location),
             store: connected.store,
             prefix: connected.prefix,
             suffixes: connected.suffixes,
             lists: connected.lists,
             policy,
+            missing,
             hedging: Hedging::default(),
             head_probe: HeadProbe::default(),
             runtime,
@@ -114,7 +127,7 @@ impl RemoteStore {
     }
 
     fn transfer<'a>(&'a self, key: &'a str, range: ByteRange, version: Option<&'a Arc<str>>) -> Result<Transfer<'a>> {
-        Ok(Transfer { store: self, key, path: self.path(key)?, range, version })
+        Ok(Transfer { store: self, key, name: self.name(key)?, range, version })
     }
 
     fn policy(&self, phase: Phase) -> Cow<'_, Policy> {
@@ -124,8 +137,8 @@ impl RemoteStore {
         }
     }
 
-    async fn probe(&self, path: &Path) -> std::result::Result<Found, Fault> {
-        self.head_probe.head(&*self.store, path).await
+    async fn probe(&self, name: &ObjectName) -> std::result::Result<Found, Fault> {
+        self.head_probe.head(&*self.store, name, &self.missing).await
     }
 
     async fn timed<T>(
@@ -147,12 +160,9 @@ impl RemoteStore {
         Ok(())
     }
 
-    fn path(&self, key: &str) -> Result<Path> {
-        let path = match self.prefix.as_ref() {
-            "" => key.to_owned(),
-            prefix => format!("{prefix}/{key}"),
-        };
-        Path::parse(path).map_err(|e| self.within(key, &Error::runtime(e.to_string()).caused_by(e)))
+    fn name(&self, key: &str) -> Result<ObjectName> {
+        let name = ObjectName::new(&format!("{}{key}", self.prefix));
+        name.map_err(|e| self.within(key, &Error::runtime(e.to_string()).caused_by(e)))
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
@@ -228,10 +238,10 @@ impl Store for RemoteStore {
     }
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
-        let path = self.path(key)?;
+        let name = self.name(key)?;
         let mut retries = Retries::new(&self.policy, &self.location, key);
         loop {
-            match self.timed(self.probe(&path)).await {
+            match self.timed(self.probe(&name)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) => return Ok(None),
                 Err(fault) => self.pause(&mut retries, fault, 0).await.map_err(|e| self.within(key, &e))?,
@@ -241,11 +251,15 @@ impl Store for RemoteStore {
 
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
         let Some(lists) = &self.lists else { return Ok(None) };
-        let path = self.path(prefix)?;
+        let below = format!("{}{prefix}", self.prefix);
+        let below = match below.trim_matches('/') {
+            "" => None,
+            below => Some(format!("{below}{DELIMITER}")),
+        };
         let policy = self.policy(Phase::Building);
         let mut retries = Retries::new(&policy, &self.location, prefix);
         loop {
-            match self.timed(listed(&**lists, &path)).await {
+            match self.timed(listed(&**lists, below.as_deref())).await {
                 Ok(names) => return Ok(Some(names.into_iter().collect())),
                 Err(fault) => self.pause(&mut retries, fault, 0).await.map_err(|e| self.within(prefix, &e))?,
             }
@@ -253,19 +267,27 @@ impl Store for RemoteStore {
     }
 }
 
-/// Lists the names directly below `path` that have names below them. In pages, because only the request of a page
+/// Lists the names directly below `prefix` that have names below them. In pages, because only the request of a page
 /// carries a [`Note`].
-async fn listed(lists: &dyn PaginatedListStore, path: &Path) -> std::result::Result<BTreeSet<String>, Fault> {
-    let prefix = Some(path.as_ref()).filter(|path| !path.is_empty()).map(|path| format!("{path}{DELIMITER}"));
-    let (mut names, mut page_token) = (BTreeSet::new(), None);
+async fn listed(lists: &dyn PaginatedListStore, prefix: Option<&str>) -> std::result::Result<BTreeSet<String>, Fault> {
+    let (mut names, mut page_token, mut bytes) = (BTreeSet::new(), None, 0);
     loop {
-        let note = Note::default();
+        let note = Note::of_list();
         let mut options =
             PaginatedListOptions { delimiter: Some(DELIMITER.into()), page_token, ..PaginatedListOptions::default() };
         options.extensions.insert(note.clone());
-        let page = lists.list_paginated(prefix.as_deref(), options).await;
-        let page = page.map_err(|e| classify::classify_listing(e, &note.get()))?;
-        names.extend(page.result.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)));
+        let page = lists.list_paginated(prefix, options).await;
+        let page = page.map_err(|e| classify::classify_listing(e, &note))?;
+        for name in page.result.common_prefixes.iter().filter_map(|p| p.filename()) {
+            let name = note.stand_ins().map_or_else(|| name.to_owned(), |stand_ins| stand_ins.restore(name));
+            bytes += name.len();
+            names.insert(name);
+        }
+        if bytes > MAX_NAMES {
+            return Err(Fault::Permanent(Error::runtime(format!(
+                "expected a list with at most {MAX_NAMES} bytes of names, but found more; give the paths of the arrays"
+            ))));
+        }
         page_token = page.page_token;
         if page_token.is_none() {
             return Ok(names);

@@ -18,7 +18,7 @@ pub(super) fn is_true(value: &str) -> bool {
 
 /// Options of this reader and of Icechunk repositories. An unknown name is compared with these and with [`OF_CLIENTS`].
 pub(super) const OWN: &[&str] =
-    &["max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks"];
+    &["max_retries", "retry_timeout", "hedge", "missing_status", "branch", "tag", "snapshot_id", "virtual_chunks"];
 /// Options of the crate object_store for reading that aren't secret. The crate has no list of its own.
 pub(super) const OF_CLIENTS: &[&str] = &[
     "allow_http",
@@ -66,13 +66,21 @@ pub(super) const OF_CLIENTS: &[&str] = &[
     "user_agent",
 ];
 
-/// Divides `options` into the policy that this reader's own options ask for, and the options of the client library,
-/// with lower-case names.
+/// What this reader's own options for remote stores ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnOptions {
+    pub policy: Policy,
+    /// Statuses that mean "there is no such key", beside 404.
+    pub missing: Vec<u16>,
+}
+
+/// Divides `options` into this reader's own, and those of the client library with lower-case names.
 ///
 /// # Errors
 /// [`Error::value`] for a secret, and for a wrong value of an own option.
-pub(super) fn divide(options: &[(String, String)]) -> Result<(Policy, Vec<(String, String)>)> {
-    let mut policy = Policy::default();
+pub(super) fn divide(options: &[(String, String)]) -> Result<(OwnOptions, Vec<(String, String)>)> {
+    let mut own = OwnOptions::default();
+    let policy = &mut own.policy;
     let mut rest = Vec::new();
     for (name, value) in options {
         let lower = name.trim().to_ascii_lowercase();
@@ -84,6 +92,7 @@ pub(super) fn divide(options: &[(String, String)]) -> Result<(Policy, Vec<(Strin
             }
             "retry_timeout" => policy.total = duration(name, value)?,
             "hedge" => policy.hedge = value.parse().map_err(|_| wrong(name, "\"true\" or \"false\"", value))?,
+            "missing_status" => own.missing = statuses(name, value)?,
             "timeout" => {
                 policy.request = duration(name, value)?;
                 rest.push((lower, value.clone()));
@@ -91,7 +100,20 @@ pub(super) fn divide(options: &[(String, String)]) -> Result<(Policy, Vec<(Strin
             _ => rest.push((lower, value.clone())),
         }
     }
-    Ok((policy, rest))
+    Ok((own, rest))
+}
+
+/// Reads statuses with commas between them. Those that a request may get for a key that exists are refused: a failed
+/// condition (412), a range (416), and those after which it is repeated (408, 429, and all from 500 on).
+fn statuses(name: &str, value: &str) -> Result<Vec<u16>> {
+    let one = |text: &str| {
+        let status = text.trim().parse().ok();
+        status.filter(|status| (400..500).contains(status) && !matches!(status, 408 | 412 | 416 | 429))
+    };
+    let all: Option<Vec<u16>> = value.split(',').map(one).collect();
+    all.ok_or_else(|| {
+        wrong(name, "HTTP statuses such as \"403\" or \"403,410\" (of 400 to 499 without 408, 412, 416 and 429)", value)
+    })
 }
 
 fn wrong(name: &str, expected: &str, found: &str) -> Error {
@@ -157,28 +179,35 @@ pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn divided(options: &[(&str, &str)]) -> Result<(Policy, Vec<(String, String)>)> {
+    fn divided(options: &[(&str, &str)]) -> Result<(OwnOptions, Vec<(String, String)>)> {
         divide(&options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>())
     }
 
     #[test]
     fn own_options_and_those_of_the_client_library() {
-        let (policy, rest) = divided(&[
+        let (own, rest) = divided(&[
             ("AWS_Region", "eu-central-1"),
             ("max_retries", "2"),
             ("retry_timeout", "1m"),
             ("timeout", "500ms"),
             ("hedge", "false"),
+            ("Missing_Status", "403, 410"),
         ])
         .unwrap();
         let (request, total) = (Duration::from_millis(500), Duration::from_secs(60));
-        let expected = Policy { request, total, tries: 3, hedge: false, ..Policy::default() };
-        assert_eq!(policy, expected);
+        let policy = Policy { request, total, tries: 3, hedge: false, ..Policy::default() };
+        assert_eq!(own, OwnOptions { policy, missing: vec![403, 410] });
         assert_eq!(
             rest,
             [("aws_region", "eu-central-1"), ("timeout", "500ms")].map(|(k, v)| (k.to_owned(), v.to_owned()))
         );
-        for (name, value) in [("max_retries", "-1"), ("retry_timeout", "soon"), ("timeout", "0s"), ("hedge", "2")] {
+        assert!(divided(&[]).unwrap().0.missing.is_empty(), "no status but 404");
+        for (name, value) in
+            [("max_retries", "-1"), ("retry_timeout", "soon"), ("timeout", "0s"), ("hedge", "2")].into_iter().chain(
+                ["", "403,", "404;403", "200", "500", "429", "-1", "[403]", "all"]
+                    .map(|status| ("missing_status", status)),
+            )
+        {
             assert!(divided(&[(name, value)]).unwrap_err().message().contains(name));
         }
     }

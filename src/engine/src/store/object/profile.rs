@@ -1,12 +1,16 @@
 //! Credentials of a profile in AWS's shared files. The crate object_store doesn't read them.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::PathBuf;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
 
 use super::options::is_true;
 use crate::error::{Error, Result};
+
+/// Most bytes that are read of a file.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Adds region, endpoint and keys of the profile that `AWS_PROFILE` names (or of the default one). Values that the
 /// environment or the options set are kept. Unsigned requests get no keys.
@@ -18,7 +22,9 @@ pub(super) fn apply(builder: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let home = std::env::home_dir();
     let file = |name: &str, default: &str| {
         let path = env(name).map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(".aws").join(default)))?;
-        std::fs::read_to_string(path).ok()
+        let mut text = String::new();
+        std::fs::File::open(path).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
+        Some(text)
     };
     let files = Files {
         credentials: file("AWS_SHARED_CREDENTIALS_FILE", "credentials").unwrap_or_default(),

@@ -38,7 +38,7 @@ impl Scripted {
 
     fn store_with(&self, endpoint: &str, allow_http: &str) -> RemoteStore {
         let runtime = Runtime::new(1).unwrap();
-        let connector = Connector { inner: self.clone(), counters: Arc::clone(&runtime.counters) };
+        let connector = Connector::over(self.clone(), Arc::clone(&runtime.counters));
         let options =
             [("aws_endpoint", endpoint), ("aws_region", "eu"), ("skip_signature", "true"), ("allow_http", allow_http)];
         let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -85,6 +85,28 @@ fn lists_have_all_pages() {
     let requests = server.requests();
     assert!(requests.iter().all(|r| r.contains("delimiter=%2F") && r.contains("prefix=store%2F")), "{requests:?}");
     assert!(requests.len() == 2 && requests[1].contains("continuation-token=t7"), "{requests:?}");
+}
+
+#[test]
+fn lists_have_names_with_control_characters() {
+    let list = page(
+        &["a&#9;b", "c\td", "e&amp;f", "g&#x1F;"],
+        "<Contents><Key>store/x&#13;</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>",
+    );
+    let server = Scripted::new(&[(200, &list)]);
+    let names = without_waiting(server.store("https://fake").children("in\tner")).unwrap();
+    assert_eq!(names, Some(vec!["a\tb".to_owned(), "c\td".into(), "e&f".into(), "g\u{1f}".into()]));
+    assert!(server.requests()[0].contains("prefix=store%2Fin%09ner%2F"));
+}
+
+#[test]
+fn lists_have_a_limit_for_all_pages_together() {
+    let names: Vec<String> = (0..1000).map(|i| format!("{i:0>4000}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let list = page(&names, "<NextContinuationToken>t</NextContinuationToken>");
+    let server = Scripted::new(&[(200, &*list); 6]);
+    let error = without_waiting(server.store("https://fake").children("")).unwrap_err();
+    assert!(error.message().contains("at most 16777216 bytes of names") && server.requests().len() == 5, "{error}");
 }
 
 #[test]

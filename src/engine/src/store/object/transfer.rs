@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
-use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
 use tokio::time::{Instant, timeout};
 
 use super::RemoteStore;
-use super::classify::{classify, unavailable};
+use super::classify::{broken_off, classify};
 use super::client::Note;
+use super::names::ObjectName;
 use crate::error::{Code, Error, Result, Site};
 use crate::store::retry::{Fault, Policy, Retries};
 use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
@@ -85,7 +85,7 @@ impl Progress {
 pub(super) struct Transfer<'a> {
     pub store: &'a RemoteStore,
     pub key: &'a str,
-    pub path: Path,
+    pub name: ObjectName,
     pub range: ByteRange,
     /// The version that the value must have.
     pub version: Option<&'a Arc<str>>,
@@ -161,6 +161,11 @@ impl Transfer<'_> {
                     (progress, resumes) = (None, false);
                     continue;
                 }
+                // So may be one that a status of the user's choice makes a missing key.
+                Err(Fault::Missing) if resumed && !self.store.missing.is_empty() => {
+                    (progress, resumes) = (None, false);
+                    continue;
+                }
                 Err(fault) => fault,
             };
             seen |= progress.is_some();
@@ -181,7 +186,7 @@ impl Transfer<'_> {
     async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
         let mut retries = Retries::new(policy, &self.store.location, self.key);
         loop {
-            match self.store.timed(self.store.probe(&self.path)).await {
+            match self.store.timed(self.store.probe(&self.name)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) => return Ok(None),
                 Err(fault) => self.store.pause(&mut retries, fault, 0).await.map_err(|e| self.failed(&e, 0))?,
@@ -212,7 +217,7 @@ impl Transfer<'_> {
             (None, ByteRange::From(offset)) => (Some(GetRange::Bounded(offset..offset + to.len() as u64)), wanted),
             (None, ByteRange::Last) if self.store.suffixes => (Some(GetRange::Suffix(to.len() as u64)), wanted),
             (None, ByteRange::Last) => {
-                let head = self.store.probe(&self.path).await?;
+                let head = self.store.probe(&self.name).await?;
                 let Some(offset) = head.size.checked_sub(to.len() as u64) else { return Ok(head) };
                 let options = options(Some(GetRange::Bounded(offset..head.size)), head.version.as_deref());
                 let answer = self.answer(options).await?;
@@ -227,14 +232,14 @@ impl Transfer<'_> {
     async fn answer(&self, options: GetOptions) -> Outcome<GetResult> {
         let store = self.store;
         let send = || {
-            let note = Note::default();
+            let note = Note::of_value(&self.name);
             let mut options = options.clone();
             options.extensions.insert(note.clone());
             async move {
                 let began = Instant::now();
-                let result = store.store.get_opts(&self.path, options).await;
+                let result = store.store.get_opts(&self.name.path, options).await;
                 store.hedging.answered(began.elapsed());
-                result.map_err(|e| classify(e, &note.get()))
+                result.map_err(|e| classify(e, &note, &store.missing))
             }
         };
         let mut first = pin!(send());
@@ -291,7 +296,7 @@ impl Transfer<'_> {
         };
         let mut body = answer.into_stream();
         while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|e| Fault::Transient(unavailable(e, "").within("the answer broke off"), None))?;
+            let bytes = bytes.map_err(broken_off)?;
             self.store.runtime.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
             if bytes.len() > p.len - p.have {
                 let announced = p.len;
@@ -327,7 +332,7 @@ mod tests {
     #[test]
     fn empty_tags_are_no_tags() {
         let meta = |e_tag: &str, size| ObjectMeta {
-            location: Path::from("k"),
+            location: "k".into(),
             last_modified: Default::default(),
             size,
             e_tag: Some(e_tag.to_owned()),

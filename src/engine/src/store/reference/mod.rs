@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use super::virtual_chunks::{VirtualChunks, gone, version_prefix};
 use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
-use crate::error::{Code, Error, ErrorKind, Result, Site};
+use crate::error::{Code, Error, ErrorKind, Result, Site, shown};
 use crate::json;
 use index::Index;
 use layout::{Layout, RecordRow};
@@ -107,7 +107,7 @@ impl References {
             let bytes = bytes.ok_or_else(|| {
                 Error::coded(Code::NotFound, "expected a JSON document, but found nothing; check the path")
             })?;
-            document::parse(&bytes, Resolver::new())
+            document::parse(&bytes, Resolver::new(virtual_chunks.directory()))
         };
         let index = open.await.map_err(|e| as_references(location, &e))?;
         Ok(Self::new(location, &base, index, None, virtual_chunks))
@@ -133,7 +133,7 @@ impl References {
         }
         let layout = Layout::new(&metadata).map_err(within)?;
         let index = documents(&mut metadata).map_err(within)?;
-        let records = Records::new(Arc::clone(base), layout);
+        let records = Records::new(Arc::clone(base), layout, Resolver::new(virtual_chunks.directory()));
         Ok(Some(Self::new(location, base, index, Some(records), virtual_chunks)))
     }
 
@@ -147,7 +147,7 @@ impl References {
         let runtime = base.runtime().or_else(|| virtual_chunks.runtime()).cloned();
         // References on a disk mostly refer to files that aren't on a disk.
         let latency = if runtime.is_some() { Latency::Remote } else { Latency::Local };
-        Self { location: location.to_owned(), index, records, virtual_chunks, latency, runtime }
+        Self { location: shown(location), index, records, virtual_chunks, latency, runtime }
     }
 
     /// Finds the reference of `key`, and reads its Parquet file if need be. `None` if there is no such reference.
@@ -196,7 +196,8 @@ fn of_whole(url: &str, found: Found) -> Found {
 }
 
 fn as_references(location: &str, e: &Error) -> Error {
-    e.within(format!("store {location}, as references")).of_kind(ErrorKind::Value).placed(Site::store(location))
+    let place = Site::store(location);
+    e.within(format!("{place}, as references")).of_kind(ErrorKind::Value).placed(place)
 }
 
 /// Makes the index of a directory: its metadata documents, and all of them together as consolidated metadata.

@@ -42,9 +42,9 @@ pub(super) struct Record {
 
 impl Records {
     /// Makes the list of files, none of which is read.
-    pub fn new(base: Arc<dyn Store>, layout: Layout) -> Self {
+    pub fn new(base: Arc<dyn Store>, layout: Layout, resolver: Resolver) -> Self {
         let (numbers, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { base, layout, resolver: Resolver::new(), files: Mutex::default(), numbers, bytes }
+        Self { base, layout, resolver, files: Mutex::default(), numbers, bytes }
     }
 
     /// Returns where the reference of a chunk's key is; `None` if it can't be in any file.

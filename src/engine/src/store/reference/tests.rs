@@ -73,7 +73,7 @@ fn values_of_files() {
     );
     std::fs::write(folder.path().join("refs.json"), document).unwrap();
     let base = local(folder.path());
-    let places = || VirtualChunks::new([(format!("file://{path}/"), Arc::clone(&base))]);
+    let places = || VirtualChunks::new([(format!("file://{path}/"), Arc::clone(&base))], None);
     let open = References::open_document((Arc::clone(&base), "refs.json"), "refs", Arc::new(places()));
     let store = block_on(&*base, open).unwrap();
     let read = |key: &str, range, version: Option<&Arc<str>>, to: &mut [u8]| {

@@ -5,16 +5,17 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::{Error, Result};
 
 /// Resolves names of files as fsspec does. A name that isn't a URL is a path of this machine. A relative path lies
-/// below the current directory, wherever the references are.
+/// below the directory that was current when the reader was made, wherever the references are.
 #[derive(Clone, Debug)]
 pub(super) struct Resolver {
-    /// The current directory; `None` if the system doesn't tell.
+    /// That directory; `None` if the system doesn't tell.
     current: Option<PathBuf>,
 }
 
 impl Resolver {
-    pub fn new() -> Self {
-        Self { current: std::env::current_dir().ok() }
+    /// `directory`: the one that was current when the reader was made; `None`: it is now.
+    pub fn new(directory: Option<&Path>) -> Self {
+        Self { current: directory.map(Path::to_owned).or_else(|| std::env::current_dir().ok()) }
     }
 
     #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::{Error, Result, Site};
+use crate::error::{Error, Result, Site, printable};
 use crate::store::{ByteRange, Found, Latency, METADATA_DOCUMENTS, Phase, Store, too_long};
 
 /// An open archive.
@@ -72,7 +72,7 @@ impl ArchiveFile {
         let stamp = stamp(&file).map_err(failed)?;
         let (size, seconds, nanoseconds) = stamp;
         let version = format!("{size} {seconds} {nanoseconds}").into();
-        Ok(Self { location: location.to_owned(), file, size, stamp, version })
+        Ok(Self { location: printable(location).into_owned(), file, size, stamp, version })
     }
 
     fn found(&self) -> Found {

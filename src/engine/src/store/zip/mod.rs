@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::blocking::drive;
-use super::local::percent_decoded;
+use super::percent::percent_decoded;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
 use crate::error::{Code, Error, ErrorKind, Result, Site};
 use directory::{Directory, Entry, HEADER_LEN, Method};
@@ -88,7 +88,7 @@ impl Zip {
     /// [`Error::value`] if it isn't an archive that can be read.
     pub fn open_file(location: &str, path: &Path, inner: &str) -> Result<Self> {
         let base = Arc::new(ArchiveFile::open(location, path)?);
-        let opened = drive(Self::open(location.to_owned(), Arc::clone(&base) as _, inner));
+        let opened = drive(Self::open(base.location().to_owned(), Arc::clone(&base) as _, inner));
         opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(kind).at(Site::store(location))))
     }
 
