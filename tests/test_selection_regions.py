@@ -377,3 +377,21 @@ def test_stores_without_room_for_a_window_have_no_samples(tmp_path):
     assert dali_zarr.explain(path=paths, arrays=["a"], concat="samples", window={"y": 3, "x": 3})["samples"] == 3
     with pytest.raises(ValueError, match=r"store .*0: window: along \"y\" a sample spans 7 elements"):
         read(paths, concat="samples", window={"y": 7, "x": 1})
+
+
+def test_a_step_longer_than_a_store(tmp_path):
+    """The last selected element needs none behind it, in any store."""
+    for name, length in (("a", 2), ("b", 6)):
+        write_array(tmp_path / name, "a", np.arange(length, dtype="int32"), dims=("x",))
+    paths = [str(tmp_path / name) for name in "ab"]
+    for chosen, starts in [
+        (slice(0, -1, 3), [[0, 0], [1, 0], [1, 3]]), (slice(None, None, 5), [[0, 0], [1, 0], [1, 5]]),
+        (slice(1, None, 4), [[0, 1], [1, 1], [1, 5]]), (slice(0, None, 9), [[0, 0], [1, 0]]),
+    ]:
+        index, values, _ = read(paths, concat="samples", isel={"x": chosen})
+        assert index == starts and values == [at for _, at in starts], chosen
+        assert read(paths[1:], isel={"x": chosen})[0] == [[at] for store, at in starts if store], chosen
+    # A store with one element has no pair.
+    assert read(paths, concat="samples", isel={"x": slice(0, -1, 3)}, window={"x": 2})[:2] == ([[1, 0]], [[0, 3]])
+    padded = read(paths, concat="samples", isel={"x": slice(0, -1, 3)}, window={"x": 2}, step={"x": 1}, out_of_bounds_policy="edge")
+    assert padded[:2] == ([[0, 0], [1, 0], [1, 3]], [[0, 0], [0, 3], [3, 3]])

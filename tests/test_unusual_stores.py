@@ -288,3 +288,25 @@ def test_single_numbers(tmp_path):
     for name in ("sel", "isel"):
         with pytest.raises(ValueError, match=f'{name}: no array has a dimension "x"'):
             dali_zarr.explain(tmp_path, arrays=["a"], **{name: {"x": 0}})
+
+
+@pytest.mark.parametrize("last", [5, 9])
+def test_a_mixed_grid_of_zarr_python_3_2(tmp_path, device, last):
+    """Lists of chunk lengths in a grid that calls itself regular; the last chunk may reach beyond the array."""
+    values = np.arange(6 * 20, dtype="<i4").reshape(6, 20)
+    whole = np.pad(values, [(0, 0), (0, last - 5)])
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [6, 20], "data_type": "int32", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, [5, 10, last]]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "dimension_names": ["y", "x"],
+    }
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "zarr.json").write_text(json.dumps(document))
+    for i in range(3):
+        for j, (start, end) in enumerate(((0, 5), (5, 15), (15, 15 + last))):
+            file = tmp_path / "a" / "c" / str(i) / str(j)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(whole[2 * i : 2 * i + 2, start:end].tobytes())
+    epoch(device, tmp_path, values, arrays=["a"])
+    assert dali_zarr.explain(path=str(tmp_path), arrays=["a"])["arrays"][0]["stores"][0]["chunks"] == [2, max(10, last)]

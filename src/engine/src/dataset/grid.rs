@@ -1,7 +1,8 @@
 //! Chunk grids: where chunks begin and end along each dimension.
 //!
 //! Specifications: Zarr v3 core (`regular`), zarr-extensions (`rectilinear`), and zarrs' `rectangular` and
-//! `regular_bounded`. All of them are products of one grid per dimension.
+//! `regular_bounded`. zarr-python 3.2 wrote rectilinear grids as `regular` if only some dimensions had lists of chunk
+//! lengths. All of them are products of one grid per dimension.
 
 use serde_json::Value;
 
@@ -114,7 +115,12 @@ pub(super) fn parse_v3(value: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
     let name = value.get("name").and_then(Value::as_str).ok_or_else(|| wrong("an object with a name"))?;
     let field = |key: &str| value.get("configuration").and_then(|c| c.get(key)).unwrap_or(&Value::Null);
     match name {
-        "regular" => regular(field("chunk_shape"), shape),
+        "regular" => match field("chunk_shape").as_array() {
+            Some(entries) if entries.len() == shape.len() && entries.iter().any(Value::is_array) => {
+                entries.iter().zip(shape).map(|(entry, &extent)| mixed(entry, extent)).collect()
+            }
+            _ => regular(field("chunk_shape"), shape),
+        },
         "zarrs.regular_bounded" | "regular_bounded" => {
             let chunks = chunk_shape(field("chunk_shape"), shape.len())?;
             chunks.iter().zip(shape).map(|(&chunk, &extent)| bounded(chunk, extent)).collect()
@@ -139,6 +145,18 @@ fn bounded(chunk: u64, extent: u64) -> Result<DimGrid> {
     let mut starts: Vec<u64> = (0..count).map(|i| i * chunk).collect();
     starts.push(extent);
     Ok(DimGrid::Irregular { starts })
+}
+
+/// Reads the chunks along one dimension of a grid that zarr-python 3.2 wrote as `regular`: a number, or a list of
+/// lengths, never of pairs.
+fn mixed(value: &Value, extent: u64) -> Result<DimGrid> {
+    match value.as_array().is_some_and(|list| list.is_empty() || list.iter().any(Value::is_array)) {
+        false => listed(value, extent),
+        true => Err(Error::value(format!(
+            "chunk_grid: expected a chunk length, or a list of them, for each dimension, but found {}",
+            shown(value)
+        ))),
+    }
 }
 
 /// Reads the chunks along one dimension: a number (the length of all chunks), or a list of lengths and of pairs
@@ -206,6 +224,9 @@ mod tests {
         assert_eq!([1, 2, 11, 12, 25, u64::MAX].map(|span| grid[1].most_within(span)), [1, 2, 2, 3, 3, 3]);
         let bounded = parse_v3(&json!({"name": "zarrs.regular_bounded", "configuration": {"chunk_shape": [4]}}), &[10]);
         assert_eq!(bounded.unwrap()[0], DimGrid::Irregular { starts: vec![0, 4, 8, 10] });
+        let mixed = json!({"name": "regular", "configuration": {"chunk_shape": [2, [5, 10, 5]]}});
+        let mixed = parse_v3(&mixed, &[6, 20]).unwrap();
+        assert_eq!(mixed, [DimGrid::regular(2, 6), DimGrid::Irregular { starts: vec![0, 5, 15, 20] }]);
         assert_eq!(regular(&json!([4]), &[0]).unwrap()[0].count(), 0);
         assert_eq!(listed(&json!([3, 3]), 0).unwrap().count(), 0);
         assert_eq!(listed(&json!([3, 3, 3]), 6).unwrap().count(), 2, "chunks outside the array are dropped");
@@ -217,6 +238,11 @@ mod tests {
             (json!({"name": "regular", "configuration": {"chunk_shape": [0]}}), vec![1]),
             (json!({"name": "regular", "configuration": {"chunk_shape": [-1]}}), vec![1]),
             (json!({"name": "regular", "configuration": {"chunk_shape": [1, 1]}}), vec![1]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [[1, 1], 1]}}), vec![2]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [[1, 1], 0]}}), vec![2, 1]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [[]]}}), vec![0]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [[[1, 2]]]}}), vec![2]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [[1, 2]]}}), vec![4]),
             (json!({"name": "regular"}), vec![1]),
             (json!({"name": "spiral"}), vec![1]),
             (json!("regular"), vec![1]),

@@ -25,10 +25,11 @@ pub(super) fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Opti
 }
 
 /// Checks what was selected of a dimension of length `len`. Returns it with its end rounded up, so that its length is a
-/// multiple of the spacing.
+/// multiple of the spacing. The spacing may be longer than the dimension, of which one element is selected then: with
+/// several stores it is that of the others.
 pub(super) fn selected(name: &str, len: i64, region: Region) -> Result<Region> {
     let Region { first, end, spacing } = region;
-    if first < 0 || end <= first || end > len || !(1..=len).contains(&spacing) {
+    if first < 0 || end <= first || end > len || !(1..=1 << 40).contains(&spacing) {
         return Err(Error::value(format!(
             "_regions: expected elements of dimension \"{name}\" of length {len}, but found {first} to before {end} at a \
              distance of {spacing}"
