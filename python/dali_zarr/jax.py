@@ -179,6 +179,14 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
     def num_shards(self) -> int:
         return self._plan.num_shards
 
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def renew(self, found: dict[str, Any]) -> None:
+        """Opens the store anew, with what was looked up in it."""
+        self._renew(lambda plan: _padded(replace(plan, **found), self._collate))
+
     def is_ragged(self) -> bool:
         return self._reading.ragged() is not None
 
@@ -246,8 +254,19 @@ class Loader:
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
-        given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
-        told = tuple(given.pop("offsets", ()))
+
+        def looked_up() -> tuple[dict[str, Any], Labels]:
+            """Looks labels and names up in the store as it is now; returns what they change in plans, and the labels."""
+            given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+            told = tuple(given.pop("offsets", ()))
+            labels = check_stores({**given, "offsets": told}, arguments)
+            names = _arguments.array_names(given)
+            if collate == "csr":
+                given = _collate_jax.with_narrow_indices(of_values(given, names), names)
+            given[_arguments.tables.OPENING] = _arguments.tables.opening()
+            return {"arguments": given, "told_offsets": told, "arrays": names}, labels
+
+        self._look_up = looked_up
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
         is_given = shard_id is not None
@@ -257,29 +276,29 @@ class Loader:
             raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
-        self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
-        self._return_index = return_index
-        self._labels = check_stores({**given, "offsets": told}, arguments)
-        names = _arguments.array_names(given)
-        if collate == "csr":
-            given = _collate_jax.with_narrow_indices(of_values(given, names), names)
+        self._sharding, self._return_index = sharding, return_index
+        found, self._labels = looked_up()
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):
             plan = Plan(
-                arguments=given, offsets=offsets, told_offsets=told, arrays=names, batch_size=batch_size // len(devices), device=on,
+                **found, offsets=offsets, batch_size=batch_size // len(devices), device=on,
                 device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
-            if collate == "padded":
-                plan = replace(plan, transform=_collate_jax.padding(plan.lengths()))
             placed = None if is_given else _placed(i, len(devices))
-            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch, placed, collate, columns))
-            self._sources = plan.sources()
+            self._loaders.append(_OnDevice(_padded(plan, collate), one, drop_last, pad_last_batch, placed, collate, columns))
+        self._tell_places()
         if transform is None:
             if collate is None and self._loaders[0].is_ragged():
                 raise ValueError(_collate_jax.RAGGED)
             for place, dtype in zip(self._sources, self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
+
+    def _tell_places(self) -> None:
+        """Finds where the outputs stand, and their offsets."""
+        plan = self._loaders[0].plan
+        self._sources = plan.sources()
+        self._offsets = outputs.offsets_by_group(plan.offsets, plan.told_offsets)
 
     @property
     def batch_size(self) -> int:
@@ -337,6 +356,14 @@ class Loader:
         found = [loader.counters() for loader in self._loaders]
         return found[0] if len(found) == 1 else found
 
+    def refresh(self) -> None:
+        """Takes what the stores hold now, as :meth:`dali_zarr.torch.Loader.refresh`."""
+        found, labels = self._look_up()
+        for loader in self._loaders:
+            loader.renew(found)
+        self._labels = labels
+        self._tell_places()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text. One process's state serves all."""
         return {"devices": [loader.state_dict() for loader in self._loaders]}
@@ -355,6 +382,11 @@ class Loader:
 
 
 describe(Loader.__init__, LoaderArguments)
+
+
+def _padded(plan: Plan, collate: str | None) -> Plan:
+    """Returns the plan with the transform that pads ragged outputs, if that is what becomes of them."""
+    return replace(plan, transform=_collate_jax.padding(plan.lengths())) if collate == "padded" else plan
 
 
 def _devices(sharding: Any, samples: int) -> list[Any]:

@@ -26,7 +26,7 @@ def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     found = resolved(arguments)
-    selected = {name: found[name] for name in (REGIONS, ORIGINS) if name in found}
+    selected = {name: found[name] for name in (REGIONS, ORIGINS, tables.OPENING) if name in found}
     others = by_name.beyond_dali(found) | values.precise(found) | values.wide(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
@@ -107,4 +107,4 @@ def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if given:
         return (given,) if isinstance(given, str) else tuple(given)
     places = {name: arguments[name] for name in ("path", "storage_options", "dims") if arguments.get(name) is not None}
-    return tuple(array["output"] for array in _native.explain(places)["arrays"])
+    return tuple(array["output"] for array in _native.explain({**places, "missing_dates": "keep"})["arrays"])

@@ -267,7 +267,9 @@ class BaseLoader(Generic[B]):
         size = self._plan.batch_size
         for number in batches:
             if turn != self._turn:
-                raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
+                raise RuntimeError(
+                    "dali_zarr: another iteration over this loader has begun, or it was refreshed; only the last one can go on"
+                )
             if self._placed is not None and ranks.group() is not self._group:
                 self._settle()
             valid = size if self._pad_last_batch else min(max(part.own - number * size, 0), size)
@@ -321,6 +323,30 @@ class BaseLoader(Generic[B]):
         except BaseException:
             self._opened = Reading(self._plan, {}, template)
             raise
+
+    def _renew(self, renewed: Callable[[Plan], Plan]) -> None:
+        """Opens the store anew with the plan that ``renewed`` makes of the old one. The next iteration is a whole epoch:
+        the one that was set, or the one after the epoch that was begun.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As making the loader does. It keeps its samples then.
+        """
+        self._check_process()
+        with self._lock:
+            self._settle()
+            part = self._reading.schedule.part()
+            begun = part.done > 0 or part.is_rest
+            epoch = part.epoch + begun if self._next_epoch is None else self._next_epoch
+            plan = renewed(self._plan)
+            # First, so that the memory of both pipelines isn't needed at once. If opening fails, the next iteration opens the
+            # store with the old samples.
+            self._reading.close()
+            reading = Reading(plan)
+            self._check_reading(reading)
+            self._plan, self._opened, self._begins = plan, reading, None
+            self._next_epoch, self._is_restored = epoch, False
+            self._turn += 1
+        log.info("refreshed: %r", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text, as torchdata's StatefulDataLoader gives.
