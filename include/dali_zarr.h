@@ -133,6 +133,15 @@ int32_t dali_zarr_table_keep(const void *data, size_t rows, size_t columns, int3
 /* Releases a table. Does nothing if there is no table of this name. */
 int32_t dali_zarr_table_release(const char *name);
 
+/* Makes a name for the key "_opening" of `spec`, in this process only. The first reader or explanation with it keeps which
+ * samples it found. All later ones with the same name and arguments have these samples, although the stores have grown
+ * since: arrays may be longer, and repositories have later snapshots. If an array is shorter, opening fails. Chunks are
+ * read as they are. The text is valid until the next call on this thread that returns a text. */
+int32_t dali_zarr_opening_keep(const char **name);
+
+/* Releases what is kept under a name. Does nothing if there is none. */
+int32_t dali_zarr_opening_release(const char *name);
+
 /* Opens a reader from `spec`, a JSON object in UTF-8. Its keys are the arguments of this library's DALI operator,
  * with the same meanings and defaults, and three more that a DALI pipeline would give:
  *

@@ -1,4 +1,4 @@
-"""OME-Zarr 0.4 and 0.5: axes name the dimensions of levels, and images that lie elsewhere aren't read together."""
+"""OME-Zarr 0.4 to 0.6: axes name the dimensions of levels, and images that lie elsewhere aren't read together."""
 
 from __future__ import annotations
 
@@ -141,12 +141,19 @@ def test_attributes_that_make_no_sense(tmp_path, device, version, attribute):
     check(device, 2, path=tmp_path, arrays=["0"], dims=["dim_1"])
 
 
+ODD = [[{"type": "affine", "affine": [[1]]}], [_scale(1)], [{"type": "scale", "scale": ["a"] * 3}], 7, [{}]]
+
+
 @VERSIONS
-def test_transformations_that_make_no_sense(tmp_path, device, version):
-    """They are no reason to refuse what is read together."""
-    for i, odd in enumerate(([{"type": "affine", "affine": [[1]]}], [_scale(1)], [{"type": "scale", "scale": ["a"] * 3}], 7, [{}])):
-        _write(tmp_path / str(i), version, IMAGE, _multiscales(AXES[1:], {"0": odd}))
-        build(device, 1, path=tmp_path / str(i), arrays=["0", "labels/cells/0"], dims=["z"])
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_transformations_that_make_no_sense(tmp_path, device, version, odd):
+    """Where images are read together, nobody knows whether they lie at the same places. Alone they can be read."""
+    _write(tmp_path, version, IMAGE, _multiscales(AXES[1:], {"0": odd}))
+    with pytest.raises(ValueError, match="read each image with a reader of its own") as raised:
+        build(device, 1, path=tmp_path, arrays=["0", "labels/cells/0"], dims=["z"])
+    assert "'labels/cells/0'" in str(raised.value)
+    (found,) = next(batches(build(device, 4, path=tmp_path, arrays=["labels/cells/0"], dims=["z"])))
+    same(found, zarr.open_array(str(tmp_path / "labels/cells/0"), mode="r")[...], "labels")
 
 
 def test_names_of_the_arrays_own_go_first(tmp_path, device):
@@ -165,3 +172,81 @@ def test_damaged_groups(tmp_path, device):
     metadata = json.loads((tmp_path / "zarr.json").read_text())
     (tmp_path / "zarr.json").write_text(json.dumps(metadata | {"attributes": {"ome": [3]}}))
     check(device, 2, path=tmp_path, arrays=["0"], dims=[1])
+
+
+SPACE = [{"name": name, "type": "space"} for name in "zyx"]
+
+
+def _level(path: Path, version: str, level: str, scale: list[float], dims: Any = None, image: str = "") -> np.ndarray:
+    """An image with one level, as ngff-zarr writes it; its attributes are in the group ``image``."""
+    values = sample_values("uint16", (8, 4, 6))
+    zarr_format = 2 if version == "0.4" else 3
+    write_array(path / image, level, values, zarr_format=zarr_format, layout=Layout((4, 4, 6)), dims=dims)
+    dataset: dict[str, Any] = {"path": level, "coordinateTransformations": [_scale(*scale), _translation(1, 0, 0)]}
+    multiscale: dict[str, Any] = {"axes": SPACE, "datasets": [dataset]}
+    if version == "0.6":
+        whole = {"type": "sequence", "transformations": dataset["coordinateTransformations"], "name": "to_intrinsic"}
+        dataset["coordinateTransformations"] = [whole | {"input": {"path": level}, "output": {"name": "intrinsic"}}]
+        multiscale = {"coordinateSystems": [{"name": "intrinsic", "axes": SPACE}], "datasets": [dataset]}
+    attributes = {"multiscales": [multiscale]}
+    group = zarr.open_group(str(path / image), mode="a", zarr_format=zarr_format)
+    group.attrs.update(attributes if version == "0.4" else {"ome": {"version": version, **attributes}})
+    return values
+
+
+HOW = {
+    "names": lambda base, level, two: {"path": base, "arrays": {"i": f"a/{level}", "l": f"{two}/{level}"}},
+    "locations": lambda base, level, two: {"arrays": {"i": str(base / "a" / level), "l": str(base / two / level)}},
+    "a location beside a name": lambda base, level, two: {
+        "path": base / "a", "arrays": {"i": level, "l": str(base / two / level)},
+    },
+    "stores with one array": lambda base, level, two: {"arrays": {"i": str(base / "a"), "l": str(base / two)}},
+    "arrays that are joined": lambda base, level, two: {"path": [base / "a" / level, base / two / level]},
+}
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5", "0.6"])
+@pytest.mark.parametrize("level", ["0", "scale0/image"])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("dims", [None, ("z", "y", "x")], ids=str)
+def test_scales_count_wherever_levels_are(tmp_path, version, level, how, dims):
+    """The axes of a level are known, and levels of two scales aren't paired or joined."""
+    for name, scale in (("a", [2, 0.5, 0.5]), ("b", [2, 0.5, 0.5]), ("c", [4, 1, 1])):
+        values = _level(tmp_path / name, version, level, scale, dims)
+    where: dict[str, Any] = {"dims": ["z"], "window": [2], "batch_size": 1}
+    pipe = build(**HOW[how](tmp_path, level, "b"), **where)
+    same(next(batches(pipe))[0][0], values[:2], "the first sample")
+    with pytest.raises(ValueError, match=r'the scale 2 along "z" in .* and 4 in|the scale 4 along "z" in .* and 2 in'):
+        build(**HOW[how](tmp_path, level, "c"), **where)
+    if how == "arrays that are joined":
+        build(**HOW[how](tmp_path, level, "c"), **where, concat="samples")
+
+
+def test_two_images_of_one_group(tmp_path):
+    """Also if arrays have names of dimensions, which is where attributes weren't looked at before."""
+    names = ("z", "y", "x")
+    _level(tmp_path, "0.5", "a", [2, 0.5, 0.5], names)
+    _level(tmp_path, "0.5", "b", [4, 1, 1], names)
+    levels = {name: {"path": name, "coordinateTransformations": [_scale(z, 1, 1)]} for name, z in (("a", 1), ("b", 2))}
+    multiscales = [{"axes": SPACE, "datasets": [level]} for level in levels.values()]
+    zarr.open_group(str(tmp_path), mode="a").attrs["ome"] = {"version": "0.5", "multiscales": multiscales}
+    with pytest.raises(ValueError, match='the scale 1 along "z"'):
+        build(path=tmp_path, arrays=["a", "b"])
+    multiscales[0]["datasets"] += multiscales.pop()["datasets"]
+    zarr.open_group(str(tmp_path), mode="a").attrs["ome"] = {"version": "0.5", "multiscales": multiscales}
+    build(path=tmp_path, arrays=["a", "b"])
+
+
+def test_a_level_whose_transformation_is_not_understood_is_read_alone(tmp_path, device):
+    """Its axes still have names."""
+    values = _level(tmp_path / "a", "0.6", "s0", [1, 1, 1])
+    group = zarr.open_group(str(tmp_path / "a"), mode="a")
+    ome = group.attrs["ome"]
+    warp = {"type": "displacements", "path": "field", "input": {"path": "s0"}, "output": {"name": "intrinsic"}}
+    ome["multiscales"][0]["datasets"][0]["coordinateTransformations"] = [warp]
+    group.attrs["ome"] = ome
+    (found,) = next(batches(build(device, 1, path=tmp_path / "a", arrays=["s0"], dims=["y"])))
+    same(found[0], values[:, 0], "the first sample")
+    _level(tmp_path / "b", "0.6", "s0", [1, 1, 1])
+    with pytest.raises(ValueError, match="found the transformation .*displacements.* in array"):
+        build(device, 1, path=tmp_path, arrays=["a/s0", "b/s0"], dims=["y"])

@@ -32,6 +32,7 @@ ARGUMENTS = {
     "roi_start": "_INT64_VEC",
     "roi_end": "_INT64_VEC",
     "breaks": "_INT64_VEC",
+    "missing_dates": "STRING",
     "cross_stores": "BOOL",
     "out_of_bounds_policy": "STRING",
     "fill_value": "FLOAT",

@@ -41,12 +41,13 @@ def expect(counts, expected):
         (3, True, ["/zarr.json"]),
         (3, False, ["/zarr.json", "/a/zarr.json", "/b/zarr.json", "/c/zarr.json"]),
         (2, True, ["/zarr.json", "/.zmetadata"]),
-        (2, False, ["/zarr.json", "/.zmetadata", "/.zarray", "/.zgroup"]
+        (2, False, ["/zarr.json", "/.zmetadata", "/.zarray", "/.zgroup", "/.zattrs"]
          + [f"/{a}/{f}" for a in "abc" for f in (".zarray", ".zattrs")]),
     ],
 )
 def test_metadata_requests(tmp_path, values, zarr_format, consolidated, requests):
-    """Consolidated metadata are one request (two in version 2, whose other name is tried first); else one for each document."""
+    """Consolidated metadata are one request (two in version 2, whose other name is tried first); else one for each document.
+    Attributes of the group may be those of an image."""
     for name in "abc":
         write_array(tmp_path, name, values, dims=DIMS, codec="zstd", layout=Layout(SHAPE), zarr_format=zarr_format)
     if consolidated:

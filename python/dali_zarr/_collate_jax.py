@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dali
-from ._loading.collate import LENGTHS, CollatePlan, beyond_columns, check_name, indices_of, is_in_columns
+from ._loading.collate import LENGTHS, CollatePlan, beyond_columns, check_name, indices_of, is_in_columns, of_values
 from ._loading.outputs import Place
 from ._loading.ragged import Lengths
 from ._loading.reading import Transform
@@ -69,6 +69,11 @@ def _pad(value: Any, length: int, dtype: str) -> Any:
 def indptr(group: str) -> str:
     """Returns the name of the entry that says where the rows of a group's matrix begin."""
     return f"{group}/indptr" if group else "indptr"
+
+
+def narrow_values(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Returns the reader's arguments for matrices: values change their indices in nothing but their width."""
+    return with_narrow_indices(of_values(arguments, tuple(names)), names)
 
 
 def with_narrow_indices(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def bind(path: Path) -> None:
     library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
     library.dali_zarr_log_level.argtypes = library.dali_zarr_keep_log.argtypes = [ctypes.c_int32]
     library.dali_zarr_wait_log.argtypes = [ctypes.c_uint32]
-    library.dali_zarr_take_log.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_take_log.argtypes = library.dali_zarr_opening_keep.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_opening_release.argtypes = [text]
     library.dali_zarr_table_keep.argtypes = [_POINTER, size, size, ctypes.c_int32, ctypes.POINTER(text)]
     library.dali_zarr_table_release.argtypes = [text]
     library.dali_zarr_open.argtypes = [text, ctypes.POINTER(_POINTER)]
@@ -341,6 +342,18 @@ def _scalar(found: Mapping[str, Any]) -> Any:
         return np.frombuffer(b"".join(part.to_bytes(8, "little")[:size] for part in parts), dtype)[0]
     value = bytes(fill) if found["kind"] == "bytes" else fill
     return value if dtype.kind == "O" else dtype.type(value)
+
+
+def keep_opening() -> str:
+    """Has the library make a name, under which it keeps the first opening with it. Returns the name."""
+    name = ctypes.c_char_p()
+    _check(_loaded().dali_zarr_opening_keep(ctypes.byref(name)))
+    return (name.value or b"").decode()
+
+
+def release_opening(name: str) -> None:
+    """Has the library forget an opening."""
+    _check(_loaded().dali_zarr_opening_release(name.encode()))
 
 
 class Reader:

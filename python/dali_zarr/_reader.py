@@ -68,6 +68,8 @@ def zarr_reader(
             its own. Or ``"auto"``: breaks are where coordinates aren't evenly spaced.
         segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
             numbered over the whole dimension, whatever is selected of it. Default: all.
+        missing_dates: What happens to samples that read dates whose data are missing, as stores of anemoi-datasets declare
+            them: ``"skip"`` leaves them out, ``"keep"`` delivers their NaNs.
         concat: How several stores are put together. ``"dims"`` joins them to one axis, along the first of `dims`.
             ``"samples"`` cuts samples from each store on its own, one store after the other. Then stores may have any
             shapes, and a store in which no window fits has no samples.

@@ -149,6 +149,8 @@ def explanation_text(e: dict[str, Any]) -> str:
     if e["ragged"]:
         lines.append(_rows(e["ragged"]))
     lines += _segments(e["segments"])
+    if missing := e["missing_dates"]:
+        lines.append(f"missing dates: {missing['dates']}; {missing['samples_left_out']} samples read some of them and are left out")
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

@@ -24,10 +24,11 @@ from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
 from ._loading.agreement import Agreement
-from ._loading.collate import Collate, CollatePlan, check_needless, of_values
+from ._loading.asked import Asked
+from ._loading.collate import Collate, CollatePlan, check_needless
 from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.iteration import Iteration, check_count
-from ._loading.labels import Labels, check_stores
+from ._loading.labels import Labels
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
@@ -209,6 +210,14 @@ class _OnDevice(BaseLoader[tuple[list[Any], _Part]]):
     def num_shards(self) -> int:
         return self._plan.num_shards
 
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    def renew(self, found: dict[str, Any]) -> None:
+        """Opens the store anew, with what was looked up in it."""
+        self._renew(lambda plan: _padded(replace(plan, **found), self._collate))
+
     def is_ragged(self) -> bool:
         return self._reading.ragged() is not None
 
@@ -279,8 +288,7 @@ class Loader:
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
-        given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
-        told = tuple(given.pop("offsets", ()))
+        self._asked = Asked(path, arguments, flat, _collate_jax.narrow_values if collate == "csr" else None)
         agreement = Agreement(is_certain=shard_id is None)
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
@@ -294,29 +302,30 @@ class Loader:
             )
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
-        self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
-        self._return_index = return_index
-        self._labels = check_stores({**given, "offsets": told}, arguments)
-        names = _arguments.array_names(given)
-        if collate == "csr":
-            given = _collate_jax.with_narrow_indices(of_values(given, names), names)
+        self._sharding, self._return_index = sharding, return_index
+        found, self._labels = self._asked.looked_up()
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):
             plan = Plan(
-                arguments=given, offsets=offsets, told_offsets=told, arrays=names, batch_size=batch_size // len(devices), device=on,
+                **found, offsets=offsets, batch_size=batch_size // len(devices), device=on,
                 device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
-            if collate == "padded":
-                plan = replace(plan, transform=_collate_jax.padding(plan.lengths()))
             compares = agreement if i == 0 else None
-            self._loaders.append(_OnDevice(plan, one, i, len(devices), ending, compares, not is_given, collate, columns))
-            self._sources = plan.sources()
+            padded = _padded(plan, collate)
+            self._loaders.append(_OnDevice(padded, one, i, len(devices), ending, compares, not is_given, collate, columns))
+        self._tell_places()
         if transform is None:
             if collate is None and self._loaders[0].is_ragged():
                 raise ValueError(_collate_jax.RAGGED)
             for place, dtype in zip(self._sources, self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
+
+    def _tell_places(self) -> None:
+        """Finds where the outputs stand, and their offsets."""
+        plan = self._loaders[0].plan
+        self._sources = plan.sources()
+        self._offsets = outputs.offsets_by_group(plan.offsets, plan.told_offsets)
 
     @property
     def batch_size(self) -> int:
@@ -374,6 +383,14 @@ class Loader:
         found = [loader.counters() for loader in self._loaders]
         return found[0] if len(found) == 1 else found
 
+    def refresh(self) -> None:
+        """Takes what the stores hold now, as :meth:`dali_zarr.torch.Loader.refresh`."""
+        found, labels = self._asked.looked_up()
+        for loader in self._loaders:
+            loader.renew(found)
+        self._labels = labels
+        self._tell_places()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text. One process's state serves all."""
         return {"devices": [loader.state_dict() for loader in self._loaders]}
@@ -390,7 +407,6 @@ class Loader:
         for i, loader in enumerate(self._loaders):
             loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
 
-
     def __getstate__(self) -> dict[str, Any]:
         if self._sharding is not None:
             raise TypeError(
@@ -402,6 +418,11 @@ class Loader:
 
 
 describe(Loader.__init__, LoaderArguments)
+
+
+def _padded(plan: Plan, collate: str | None) -> Plan:
+    """Returns the plan with the transform that pads ragged outputs, if that is what becomes of them."""
+    return replace(plan, transform=_collate_jax.padding(plan.lengths())) if collate == "padded" else plan
 
 
 def _devices(sharding: Any, samples: int) -> list[Any]:

@@ -28,9 +28,10 @@ from ._collate import Collation
 from ._frameworks import accelerate, dataloader, lightning
 from ._loading import outputs, pictures, ranks
 from ._loading.agreement import Agreement
+from ._loading.asked import Asked
 from ._loading.collate import Collate, check_name, of_values
 from ._loading.epochs import Ending, Uneven, check_flags
-from ._loading.labels import Labels, check_stores
+from ._loading.labels import Labels
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
@@ -267,25 +268,20 @@ class Loader(BaseLoader[Batch]):
         is_given = shard_id is not None or process_group is not None
         follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
-        given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
-        # The operator counts offsets in elements of the store: a selection with a step has multiplied them.
-        told = tuple(given.pop("offsets", ()))
-        arrays = _arguments.array_names(given)
-        if collate == "csr":
-            given = of_values(given, arrays)
+        self._asked = Asked(path, arguments, flat, of_values if collate == "csr" else None)
         self._return_index = return_index
-        self._labels = check_stores({**given, "offsets": told}, arguments)
+        found, self._labels = self._asked.looked_up()
         # This process may become one of several ranks. It shouldn't begin on the device of the first one, so it opens
         # the store later.
         later = follows and not is_given and ranks.told() is None and not _is_device_known()
         plan = Plan(
-            arguments=given, offsets=offsets, told_offsets=told, arrays=arrays, batch_size=batch_size,
-            device="gpu" if on.type == "cuda" else "cpu", device_id=_current() if follows and not later else on.index,
-            shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
+            **found, offsets=offsets, batch_size=batch_size, device="gpu" if on.type == "cuda" else "cpu",
+            device_id=_current() if follows and not later else on.index, shard_id=rank, num_shards=world, num_threads=num_threads,
+            transform=transform,
         )
         self._is_host = plan.device == "cpu"
         self._sources = plan.sources()
-        self._offsets = outputs.offsets_by_group(offsets, told)
+        self._offsets = outputs.offsets_by_group(offsets, plan.told_offsets)
         self._collate: tuple[Collate | None, int | None] = collate, columns
         self._collation: Collation | None = None
         self._is_given, self._follows = is_given, follows
@@ -304,6 +300,28 @@ class Loader(BaseLoader[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._thread = threading.get_ident()
+
+    def refresh(self) -> None:
+        """Takes what the stores hold now: new samples, and new values of old ones. Until then a loader keeps the samples
+        that it began with, although the stores grow.
+
+        The next iteration is a whole epoch, the next one by number, or the one of :meth:`set_epoch`; the rest of an epoch
+        that was begun is left out. States that were taken before belong to the old samples.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As making the loader does. It keeps its samples then.
+        """
+        labels = self._labels
+
+        def renewed(plan: Plan) -> Plan:
+            nonlocal labels
+            found, labels = self._asked.looked_up()
+            return replace(plan, **found)
+
+        self._renew(renewed)
+        self._labels = labels
+        self._sources = self._plan.sources()
+        self._offsets = outputs.offsets_by_group(self._plan.offsets, self._plan.told_offsets)
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)

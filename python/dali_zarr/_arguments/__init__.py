@@ -26,7 +26,7 @@ def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     found = resolved(arguments)
-    selected = {name: found[name] for name in (REGIONS, ORIGINS) if name in found}
+    selected = {name: found[name] for name in (REGIONS, ORIGINS, tables.OPENING) if name in found}
     others = by_name.beyond_dali(found) | values.precise(found) | values.wide(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
@@ -66,6 +66,25 @@ def _plain(value: Any) -> Any:
         # Breaks may be a million numbers.
         return listed if set(map(type, listed)) <= {int, float, str} else [_plain(item) for item in listed]
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
+
+
+def anchored(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments that :func:`resolved` accepts, with absolute paths and with tables that the library holds. Later they
+    mean the same, whatever the current directory is then."""
+    found = dict(arguments)
+    if found.get("path") is not None:
+        found["path"] = values.path(found["path"])
+    if isinstance(found.get("cache_dir"), str | bytes | os.PathLike):
+        found["cache_dir"] = paths.absolute(values.expanded(found["cache_dir"]))
+    for name in ("ragged", "ragged_ends"):
+        if isinstance(found.get(name), str | bytes | os.PathLike):
+            found[name] = paths.location(values.expanded(found[name]))
+    for name in ("mean", "stddev"):
+        if values.is_file(found.get(name)):
+            found[name] = paths.absolute(values.expanded(found[name]))
+    if found.get("arrays"):
+        found["arrays"] = paths.of_arrays(by_name.checked("arrays", found["arrays"]))
+    return found | {name: tables.named(name, found[name], bool(found.get("path"))) for name in tables.NAMES & found.keys()}
 
 
 def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,4 +136,4 @@ def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if given:
         return (given,) if isinstance(given, str) else tuple(given)
     places = {name: arguments[name] for name in ("path", "storage_options", "dims") if arguments.get(name) is not None}
-    return tuple(array["output"] for array in _native.explain(places)["arrays"])
+    return tuple(array["output"] for array in _native.explain({**places, "missing_dates": "keep"})["arrays"])

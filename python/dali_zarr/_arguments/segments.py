@@ -21,7 +21,7 @@ def count(what: str, arguments: Mapping[str, Any]) -> int:
     """
     names = OF_SEGMENTS - _OF_VALUES
     given = {name: value for name, value in arguments.items() if name in names and value is not None}
-    bounds = _native.explain({**given, "mask_and_scale": False})["segments"]["bounds"]
+    bounds = _native.explain({**given, "mask_and_scale": False, "missing_dates": "keep"})["segments"]["bounds"]
     if len(bounds) > 1:
         raise ValueError(
             f"{what}: expected stores that are joined to one axis, but concat='samples' numbers the segments of each "

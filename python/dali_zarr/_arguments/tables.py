@@ -1,4 +1,4 @@
-"""Tables: ``starts`` and ``weights``, as paths or as arrays in memory."""
+"""Tables: ``starts`` and ``weights``, as paths or as arrays in memory; and what readers that are opened again keep."""
 
 import os
 import weakref
@@ -18,8 +18,13 @@ NAMES = frozenset(_TYPES)
 _KEPT = "table:"
 
 
+# The hidden argument with the name of a reader's first opening.
+OPENING = "_opening"
+
+
 class Kept(str):
-    """The name of a table that the library holds a copy of, as long as this name is alive or a reader uses it.
+    """The name of something that the library holds, as long as this name is alive or a reader uses it: a copy of a table, or what
+    a reader found when it was opened first.
 
     DALI's operators take text, and are built later than they are called, so whatever stands for the operator until then holds
     the name (:mod:`.._wrap`)."""
@@ -75,6 +80,14 @@ def _table(name: str, value: Any) -> npt.NDArray[Any]:
         dims = "a row for each sample and a column for each of dims" if name == "starts" else "one number for each sample"
         raise ValueError(f"zarr_reader: {name}: expected {dims}, found an array of the shape {found.shape}")
     return np.ascontiguousarray(found, dtype)
+
+
+def opening() -> Kept:
+    """Returns the name of an opening, for the argument ``_opening``: readers that are opened with it have the samples of
+    the first one, although their stores have grown since."""
+    name = Kept(_native.keep_opening())
+    weakref.finalize(name, _native.release_opening, str(name)).atexit = False
+    return name
 
 
 def _kept(table: npt.NDArray[Any]) -> Kept:

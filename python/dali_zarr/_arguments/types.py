@@ -44,6 +44,7 @@ Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
+MissingDates: TypeAlias = Literal["skip", "keep"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
 # Elements, an array of ends (a name, or a location of its own), or "auto".
 Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
@@ -81,6 +82,7 @@ class SampleArguments(ElementArguments, total=False):
     overlap: PerDim | None
     random_crop: Names | None
     segments: Segments | None
+    missing_dates: MissingDates
     samples_per_volume: int
     starts: Table | None
     stride: PerDimOfOutput | None

@@ -72,7 +72,7 @@ class _Store:
                 entry["sound"] = not entry["damaged"] and not entry["misplaced"]
 
     def _check(self, array: ReadableArray, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
-        spec: dict[str, Any] = {**self._options, **array.arguments(self._path), "mask_and_scale": False}
+        spec: dict[str, Any] = {**self._options, **array.arguments(self._path), "mask_and_scale": False, "missing_dates": "keep"}
         if array.dims:
             # A sample is a chunk. Dimensions are given by position, since names may be missing.
             spec |= {

@@ -7,7 +7,7 @@ import copy
 import operator
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar, cast
 
@@ -271,7 +271,9 @@ class BaseLoader(Generic[B]):
         shares = self._plan.num_shards, self._plan.batch_size
         for number in batches:
             if turn != self._turn:
-                raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
+                raise RuntimeError(
+                    "dali_zarr: another iteration over this loader has begun, or it was refreshed; only the last one can go on"
+                )
             if self._moves and ranks.group() is not self._group:
                 self._settle()
             valid, own = self._ending.sizes(part, number, *shares)
@@ -326,6 +328,30 @@ class BaseLoader(Generic[B]):
         except BaseException:
             self._opened = Reading(self._plan, {}, template)
             raise
+
+    def _renew(self, renewed: Callable[[Plan], Plan]) -> None:
+        """Opens the store anew with the plan that ``renewed`` makes of the old one. The next iteration is a whole epoch:
+        the one that was set, or the one after the epoch that was begun.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As making the loader does. It keeps its samples then.
+        """
+        self._check_process()
+        with self._lock:
+            self._settle()
+            part = self._reading.schedule.part()
+            begun = part.done > 0 or part.is_rest
+            epoch = part.epoch + begun if self._next_epoch is None else self._next_epoch
+            plan = renewed(self._plan)
+            # First, so that the memory of both pipelines isn't needed at once. If opening fails, the next iteration opens the
+            # store with the old samples.
+            self._reading.close()
+            reading = Reading(plan)
+            self._check_reading(reading)
+            self._plan, self._opened, self._begins = plan, reading, None
+            self._next_epoch, self._is_restored = epoch, False
+            self._turn += 1
+        log.info("refreshed: %r", self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text, as torchdata's StatefulDataLoader gives.
@@ -399,7 +425,10 @@ class BaseLoader(Generic[B]):
         """The loader's arguments and its place. A copy, also one in another process, opens the store when it is first
         needed, and goes on where this loader is."""
         tables.check_portable(self._plan.arguments)
-        return self._portable()
+        found = self._portable()
+        # What the first opening found is in the memory of this process.
+        arguments = {name: value for name, value in self._plan.arguments.items() if name != tables.OPENING}
+        return found | {"_plan": replace(self._plan, arguments=arguments)}
 
     def __copy__(self) -> Self:
         made = type(self).__new__(type(self))
@@ -421,6 +450,8 @@ class BaseLoader(Generic[B]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if tables.OPENING not in self._plan.arguments:
+            self._plan = replace(self._plan, arguments={**self._plan.arguments, tables.OPENING: tables.opening()})
         self._lock, self._opened = threading.RLock(), None
         self._group = ranks.group()
         # In another process the ranks of this one's group mean nothing.

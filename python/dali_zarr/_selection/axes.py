@@ -276,7 +276,7 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     paths = _listed(spec.get("path"))
     # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
     # makes the fewest samples: one for each store.
-    plain = {**spec, "mask_and_scale": False}
+    plain = {**spec, "mask_and_scale": False, "missing_dates": "keep"}
     spec = {**plain, "step": [LARGEST_STEP] * max(len(_listed(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]

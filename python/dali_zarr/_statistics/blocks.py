@@ -54,6 +54,8 @@ class Blocks:
         self._axes = axes = selected.axes
         self._count = len(axes.dims)
         is_listed = bool(arguments.get("starts"))
+        # Dates whose data are missing have NaNs, which don't count.
+        arguments = {**arguments, "missing_dates": "keep"}
         first = _arguments.values.items(arguments.get("step") or 1)[0]
         few = {} if is_listed else {"step": [first, *[LARGEST_STEP] * (self._count - 1)]}
         told = _native.explain(_arguments.to_spec({**arguments, **few}))

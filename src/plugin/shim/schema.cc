@@ -176,6 +176,15 @@ leave only a part of it.
 Negative numbers count from the end. Samples keep the order of the store. The function ``fn.zarr_reader`` also takes True
 or False for each segment. By default all segments are read.)",
                                             nullptr)
+      .AddOptionalArg("missing_dates", R"(What happens to samples that read dates whose data are missing. Stores of
+anemoi-datasets list these dates in the attribute ``missing_dates``, and their fields are full of NaN.
+
+- ``"skip"``: they are no samples. With a table of `starts` and `out_of_bounds_policy` ``"error"``, building the pipeline
+  fails.
+- ``"keep"``: they are samples as all others.
+
+It applies to the array ``data`` if its first dimension is the first of `dims`, and not to ragged rows.)",
+                      "skip")
       .AddOptionalArg("concat", R"(How several stores of `path` are put together.
 
 - ``"dims"``: they are joined to one axis, along the first of `dims`.

@@ -38,6 +38,10 @@ pub struct ArrayPart {
     /// A text for people about values that mean missing but are delivered as stored, because `mask_and_scale` wasn't
     /// given. `None` if there are no such values.
     pub unmasked: Option<String>,
+    /// The dates whose data are declared missing, see [`missing_dates`].
+    pub missing_dates: Vec<String>,
+    /// The shape that the array has now, if it has grown since the host opened it first; `shape` is that of then.
+    pub grown: Option<Vec<u64>>,
     keys: ChunkKeyEncoding,
     /// Number of dimensions in chunk keys. The additional dimension of complex arrays doesn't count.
     key_dims: usize,
@@ -87,6 +91,20 @@ impl ArrayPart {
     pub fn largest_chunk(&self) -> Vec<u64> {
         self.grid.iter().map(DimGrid::longest).collect()
     }
+}
+
+/// Whether an array with this path may have dates whose data are declared missing: anemoi-datasets writes fields to the
+/// array `data`.
+pub(super) fn may_miss_dates(path: &str) -> bool {
+    path.trim_end_matches('/').rsplit('/').next() == Some("data")
+}
+
+/// Returns the dates whose data are declared missing: the attribute `missing_dates` of the array's group, as
+/// anemoi-datasets writes it. Other attributes of that name have another meaning and are ignored.
+pub(super) fn missing_dates(group: &Map<String, Value>) -> Vec<String> {
+    let dates = group.get("missing_dates").and_then(Value::as_array);
+    let dates = dates.and_then(|dates| dates.iter().map(|date| date.as_str().map(str::to_owned)).collect());
+    dates.unwrap_or_default()
 }
 
 /// Everything that an array's metadata say.
@@ -143,9 +161,10 @@ pub(super) fn describe(
         |name: &str| node.attributes.get(name).map(|value| value.as_str().map_or_else(|| shown(value), str::to_owned));
     let units = stored.unit.map(|_| stored.to_string()).or_else(|| attribute("units"));
     let calendar = attribute("calendar").filter(|_| stored.unit.is_none());
-    let (version, named) = (node.version, level.is_some() || Hierarchy::has_names(&node));
-    let mut dims = match &level {
-        Some(level) if !Hierarchy::has_names(&node) => DimNames { names: level.axes.clone(), unclear: None },
+    let axes = level.as_ref().and_then(|level| level.axes.as_ref());
+    let (version, named) = (node.version, axes.is_some() || Hierarchy::has_names(&node));
+    let mut dims = match axes {
+        Some(axes) if !Hierarchy::has_names(&node) => DimNames { names: axes.clone(), unclear: None },
         _ => DimNames::read(document.get("dimension_names"), &node.attributes, key_dims),
     };
     if stored.is_complex {
@@ -179,6 +198,8 @@ pub(super) fn describe(
         format: Arc::new(chunks.format),
         sharding: chunks.sharding,
         unmasked,
+        missing_dates: Vec::new(),
+        grown: None,
         keys: chunks.keys,
         prefix: node.prefix,
         key_dims,

@@ -1,16 +1,18 @@
 //! Finds arrays in a store by their names. Errors name the arrays that exist.
 
+use serde_json::Map;
+
 use super::array::{self, Described};
 use super::hierarchy::Hierarchy;
-use super::metadata_error;
+use super::{kept, metadata_error};
 use crate::error::{Code, Error, Result, Site};
 use crate::store::Store;
 
 /// Reads the metadata of the array `name` in store number `index`. With `is_beside_others` its OME-Zarr level is needed,
-/// because arrays are read together.
+/// because arrays are read together. `then`: the shape that the array is to have, although it may have grown since.
 ///
 /// # Errors
-/// If there is no such array, or its metadata are wrong. The error names the arrays that exist.
+/// If there is no such array, or its metadata are wrong, or it has become shorter. The error names the arrays that exist.
 pub(super) fn find(
     hierarchy: &Hierarchy,
     store: &dyn Store,
@@ -18,8 +20,9 @@ pub(super) fn find(
     name: &str,
     mask_and_scale: Option<bool>,
     is_beside_others: bool,
+    then: Option<&[u64]>,
 ) -> Result<Described> {
-    let Some(node) = metadata_error(hierarchy.array(name))? else {
+    let Some(mut node) = metadata_error(hierarchy.array(name))? else {
         // The names are only used in the message.
         let names = hierarchy.names().ok().flatten();
         let found = match names.as_deref() {
@@ -36,8 +39,20 @@ pub(super) fn find(
     let level =
         if is_beside_others || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
-    metadata_error(array::describe(node, level, index, mask_and_scale))
-        .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
+    let place = |e: Error| e.at(Site::store(store.location()).array(&*shown_name));
+    let grown = match then {
+        Some(then) => kept::as_it_was(&mut node.metadata, then).map_err(place)?,
+        None => None,
+    };
+    let path = node.prefix.trim_end_matches('/');
+    let missing = match path.rsplit_once('/').map_or("", |(group, _)| group) {
+        group if array::may_miss_dates(path) => metadata_error(hierarchy.attributes_around(group, node.version))?,
+        _ => Map::new(),
+    };
+    let mut described = metadata_error(array::describe(node, level, index, mask_and_scale)).map_err(place)?;
+    described.part.grown = grown;
+    described.part.missing_dates = array::missing_dates(&missing);
+    Ok(described)
 }
 
 /// Returns the names of all arrays in a store.

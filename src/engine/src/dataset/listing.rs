@@ -124,7 +124,7 @@ fn list_in(names: Option<&[String]>, store: &dyn Store, mut hierarchy: Hierarchy
     names.truncate(MAX_ARRAYS);
     let mut found = Vec::with_capacity(names.len());
     for some in names.chunks(TOGETHER) {
-        hierarchy.read_ahead(some);
+        hierarchy.read_ahead(some, false);
         for name in some {
             let listed = one(&hierarchy, store, name);
             match listed.array {
@@ -141,7 +141,7 @@ fn one(hierarchy: &Hierarchy<'_>, store: &dyn Store, name: &str) -> Found {
     let is_root = name.trim_matches('/').is_empty();
     let shown = if is_root { base_name(store.location()) } else { name.to_owned() };
     let array = fenced(&shown, || {
-        let described = find(hierarchy, store, 0, name, Some(false), false)?;
+        let described = find(hierarchy, store, 0, name, Some(false), false, None)?;
         Ok(ArrayInfo::new(shown.clone(), shown.clone(), described))
     });
     let attributes =

@@ -13,6 +13,7 @@ mod documents;
 mod find;
 mod grid;
 mod hierarchy;
+mod kept;
 mod listing;
 mod names;
 mod ome;
@@ -27,10 +28,11 @@ use std::sync::Arc;
 pub use array::ArrayPart;
 pub use cf::Cf;
 pub use grid::DimGrid;
+pub(crate) use kept::Kept;
 pub(crate) use listing::{Listed, Listing, list};
 pub use names::{DimNames, Unclear};
 pub use ome::Level;
-pub(crate) use own::{LoneArray, open_parent};
+pub(crate) use own::{LoneArray, open_parent, parent_of};
 pub use sharding::Sharding;
 pub(crate) use text::{MAX_TEXT, TextArray, Texts};
 pub(crate) use view::{MAX_COORDINATES, View, ViewedArray};
@@ -97,28 +99,43 @@ impl Dataset {
     /// [`ErrorKind::Value`] if a store or an array doesn't exist or can't be read, or the stores don't fit together;
     /// [`ErrorKind::Type`] for a data type that DALI doesn't have.
     pub fn open(spec: &Spec) -> Result<Self> {
+        Self::open_as(spec, None)
+    }
+
+    /// Like [`Self::open`], with the elements that the dataset had when `kept` was made of it.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; also if an array has become shorter.
+    pub(crate) fn open_as(spec: &Spec, kept: Option<&Kept>) -> Result<Self> {
         spec.source.check()?;
         let how = ReadFiles { unbuffered: spec.resources.use_o_direct, versions: spec.resources.cache_size > 0 };
         let locations = spec.source.locations();
-        Self::of_stores(spec, store::open(&locations, &spec.source.storage_options, spec.io_threads(), how)?)
+        let mut stores = store::open(&locations, &spec.source.storage_options, spec.io_threads(), how)?;
+        for (store, snapshot) in stores.iter_mut().zip(kept.into_iter().flat_map(|kept| &kept.snapshots)) {
+            *store = Arc::clone(snapshot.as_ref().unwrap_or(store));
+        }
+        Self::of_stores(spec, stores, kept)
     }
 
-    /// Like [`Self::open`], with opened stores, one for each location.
+    /// Like [`Self::open_as`], with opened stores, one for each location.
     ///
     /// # Errors
-    /// Those of [`Self::open`].
-    pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
+    /// Those of [`Self::open_as`].
+    pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&Kept>) -> Result<Self> {
         if spec.source.own().next().is_some() {
-            return own::open(spec, stores);
+            return own::open(spec, stores, kept);
         }
         let mut arrays: Vec<ArrayInfo> = Vec::new();
-        let (mut named, mut levels) = (Vec::new(), Vec::new());
+        let (mut named, mut levels, mut above) = (Vec::new(), Vec::new(), own::Above::new());
         let wanted = Wanted::of(spec);
-        let described = each_store(&stores, |i, store| describe(spec, &wanted, i, store));
+        let described = each_store(&stores, |i, store| describe(spec, &wanted, i, store, kept));
         for (i, described) in described.into_iter().enumerate() {
             let (store, described) = described?;
             stores[i] = store;
-            for (position, (ArrayArgument { output, array }, described)) in described.into_iter().enumerate() {
+            for (position, (ArrayArgument { output, array }, mut described)) in described.into_iter().enumerate() {
+                if described.part.is_root() {
+                    own::place_alone(spec, &spec.source.paths[i], &mut described, &mut above)?;
+                }
                 if i == 0 {
                     let own = || base_name(stores[0].location());
                     let name = if array.is_empty() { own() } else { array };
@@ -204,9 +221,9 @@ pub(crate) fn each_store<T: Send>(
 
 /// Reads the metadata of the arrays in store number `i`. If the store holds an Icechunk repository or references, the
 /// returned store is the one that reads them.
-fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
+fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>, kept: Option<&Kept>) -> Result<Arrays> {
     let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
-    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy))
+    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy, kept))
 }
 
 /// Calls `work` with the metadata of a store, and returns its result with the store. If `store` holds an Icechunk
@@ -255,7 +272,7 @@ fn in_hierarchy<T>(
     let found = match names {
         None => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
         Some(names) => {
-            hierarchy.read_ahead(names);
+            hierarchy.read_ahead(names, false);
             names.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
         }
     };
@@ -271,18 +288,20 @@ fn describe_in(
     i: usize,
     store: &dyn Store,
     mut hierarchy: Hierarchy<'_>,
+    kept: Option<&Kept>,
 ) -> Result<Vec<(ArrayArgument, Described)>> {
     let named = |want: &Wanted| {
         let array = want.array.clone().map_or_else(|| only_name(&hierarchy, store), Ok)?;
         Ok((want.at, ArrayArgument { output: want.output.clone().unwrap_or_else(|| array.clone()), array }))
     };
     let arrays: Vec<(usize, ArrayArgument)> = wanted.iter().map(named).collect::<Result<_>>()?;
-    hierarchy.read_ahead(&arrays.iter().map(|(_, a)| a.array.clone()).collect::<Vec<_>>());
-    let group = |name: &str| name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
-    let is_several = arrays.iter().any(|(_, one)| group(&one.array) != group(&arrays[0].1.array));
+    // Whether arrays are read together, here or in other stores. Then it matters where the elements of images lie.
+    let is_beside_others = spec.source.arrays.len() > 1 || is_joined(spec);
+    hierarchy.read_ahead(&arrays.iter().map(|(_, a)| a.array.clone()).collect::<Vec<_>>(), is_beside_others);
     let found = |(at, array): (usize, ArrayArgument)| {
         let decode = spec.values.mask_and_scale.of(&array.output, at);
-        let described = find(&hierarchy, store, i, &array.array, decode, is_several || is_joined(spec))?;
+        let then = kept.and_then(|kept| kept.shape(at, i));
+        let described = find(&hierarchy, store, i, &array.array, decode, is_beside_others, then)?;
         Ok((array, described))
     };
     let found: Vec<(ArrayArgument, Described)> = arrays.into_iter().map(found).collect::<Result<_>>()?;

@@ -1,21 +1,26 @@
 //! Arrays with their own stores, beside other arrays: `arrays={"image": "0", "label": "s3://bucket/labels.zarr/0"}`.
 //!
-//! The array's location is opened as a store that is an array, or that holds only one array. OME-Zarr axes and
-//! coordinates are looked up in the store at the parent location.
+//! The array's location is opened as a store that is an array, or that holds only one array. Coordinates are looked up in
+//! the store at the parent location, OME-Zarr attributes there and at the locations above.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::array::Described;
+use serde_json::{Map, Value};
+
+use super::array::{self, Described};
 use super::hierarchy::Hierarchy;
 use super::names::DimNames;
 use super::ome::{self, Level};
-use super::{ArrayInfo, Dataset, Wanted, describe, each_store, group_attributes, metadata_error, positions};
-use crate::error::{ErrorKind, Result};
+use super::{
+    ArrayInfo, Dataset, Kept, Wanted, describe, each_store, group_attributes, is_joined, metadata_error, positions,
+};
+use crate::error::Result;
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
 /// Reads the metadata of the arrays of `spec`. `stores` are opened, one for each of the spec's locations.
-pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Dataset> {
+pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&Kept>) -> Result<Dataset> {
     let locations = spec.source.locations();
     let of_path = spec.source.paths.len();
     let all: Vec<(usize, &ArrayArgument)> = spec.source.arrays.iter().enumerate().collect();
@@ -33,15 +38,15 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Datas
         here.map(want).collect()
     };
     let mut found: Vec<Option<(ArrayInfo, bool, Option<Level>)>> = all.iter().map(|_| None).collect();
-    let mut parents = vec![None; stores.len()];
-    let described = each_store(&stores, |i, store| describe(spec, &wanted(i), i, store));
+    let (mut parents, mut above) = (vec![None; stores.len()], Above::new());
+    let described = each_store(&stores, |i, store| describe(spec, &wanted(i), i, store, kept));
     for (i, described) in described.into_iter().enumerate() {
         let (store, described) = described?;
         stores[i] = store;
         for (want, mut described) in wanted(i).into_iter().zip(described.into_iter().map(|(_, described)| described)) {
             if i >= of_path && described.part.is_root() {
                 parents[i] = parent(&locations[i]);
-                place(spec, &locations[i], &mut described)?;
+                place(spec, &locations[i], &mut described, &mut above)?;
             }
             let ArrayArgument { output, array } = all[want.at].1.clone();
             let (named, level) = (described.named, described.level.clone());
@@ -74,12 +79,32 @@ pub(crate) fn open_parent(spec: &Spec, location: &str) -> Option<Arc<dyn Store>>
     store::open(&[location.to_owned()], options, 1, ReadFiles::default()).ok()?.pop()
 }
 
+/// Like [`place`], for a store of `path` that is an array, if it matters where the array lies.
+///
+/// # Errors
+/// If the attributes can't be read, unless they would only name dimensions.
+pub(super) fn place_alone(spec: &Spec, location: &str, described: &mut Described, above: &mut Above) -> Result<()> {
+    let matters = is_joined(spec) || array::may_miss_dates(location);
+    if !matters && described.named {
+        return Ok(());
+    }
+    match place(spec, location, described, above) {
+        Err(_) if !matters => Ok(()),
+        placed => placed,
+    }
+}
+
+/// Opens the store at the parent of a location. `None` if there is none, or it can't be opened.
+pub(crate) fn parent_of(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
+    open_parent(spec, &parent(location)?)
+}
+
 /// An array that is read alone from its own store.
 pub(crate) struct LoneArray {
     pub store: Arc<dyn Store>,
     pub array: ArrayInfo,
     /// The attributes of the array's group. Empty if they aren't known.
-    pub group: serde_json::Map<String, serde_json::Value>,
+    pub group: Map<String, Value>,
 }
 
 impl LoneArray {
@@ -100,39 +125,59 @@ impl LoneArray {
         let (store, array) = (dataset.stores.swap_remove(0), dataset.arrays.swap_remove(0));
         let found = if array.parts[0].is_root() {
             let parent = parent(location).and_then(|parent| open_parent(spec, &parent));
-            parent.map_or_else(|| Ok(serde_json::Map::new()), |parent| group_attributes(&*parent, ""))
+            parent.map_or_else(|| Ok(Map::new()), |parent| group_attributes(&*parent, ""))
         } else {
             let name = array.name.trim_matches('/');
             group_attributes(&*store, name.rsplit_once('/').map_or("", |(group, _)| group))
         };
         let group = match found {
             // A server may refuse access to the array's parent.
-            Err(e) if e.is_refused() => serde_json::Map::new(),
+            Err(e) if e.is_refused() => Map::new(),
             found => found?,
         };
         Ok(Self { store, array, group })
     }
 }
 
-/// Adds the OME-Zarr level of an array with its own store, from the attributes at the parent location.
-fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
-    let Some(store) = parent(location).and_then(|parent| open_parent(spec, &parent)) else { return Ok(()) };
-    let hierarchy = match metadata_error(Hierarchy::open(&*store)) {
-        Ok(Some(hierarchy)) => hierarchy,
-        Ok(None) => return Ok(()),
-        Err(e) if e.is_refused() || e.kind() == ErrorKind::Value => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    let attributes = metadata_error(hierarchy.attributes_around("", described.version))?;
-    let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+/// Limit on the locations above an array at which OME-Zarr attributes are looked for: the parts of a level's path.
+const MAX_ABOVE: usize = 4;
+
+/// The attributes of groups, with the location of their store, by the group's location and the Zarr version. `None` where
+/// no store can be opened.
+pub(super) type Above = HashMap<(String, u8), Option<(String, Map<String, Value>)>>;
+
+/// Adds the OME-Zarr level of an array with its own store, from the attributes at the nearest location above that has the
+/// array as a level. `above` holds the attributes that were read for other arrays.
+fn place(spec: &Spec, location: &str, described: &mut Described, above: &mut Above) -> Result<()> {
     let key_dims = described.part.key_dims();
-    described.level = ome::level(&attributes, store.location(), name, key_dims);
-    if let Some(level) = described.level.as_ref().filter(|_| !described.named) {
-        let mut names = DimNames { names: level.axes.clone(), unclear: None };
-        if described.part.shape.len() > key_dims {
-            names.push("complex");
+    let (mut at, mut path) = (location.trim_end_matches('/').to_owned(), String::new());
+    for number in 0..MAX_ABOVE {
+        let Some(group) = parent(&at) else { break };
+        path = format!("{}/{path}", at.rsplit('/').next().unwrap_or_default());
+        at = group;
+        let key = (at.clone(), described.version);
+        if !above.contains_key(&key) {
+            let read = |store: Arc<dyn Store>| {
+                let hierarchy = Hierarchy::without_top(&*store);
+                let attributes = metadata_error(hierarchy.attributes_around("", described.version))?;
+                Ok((store.location().trim_end_matches('/').to_owned(), attributes))
+            };
+            above.insert(key.clone(), open_parent(spec, &at).map(read).transpose()?);
         }
-        (described.dims, described.named) = (names, true);
+        let Some((group, attributes)) = &above[&key] else { continue };
+        if number == 0 && array::may_miss_dates(location) {
+            described.part.missing_dates = array::missing_dates(attributes);
+        }
+        let Some(level) = ome::level(attributes, group, &path, key_dims) else { continue };
+        if let Some(axes) = level.axes.as_ref().filter(|_| !described.named) {
+            let mut names = DimNames { names: axes.clone(), unclear: None };
+            if described.part.shape.len() > key_dims {
+                names.push("complex");
+            }
+            (described.dims, described.named) = (names, true);
+        }
+        described.level = Some(level);
+        break;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::coordinates::check_in_step;
 use crate::reader::needs::ordered;
-use crate::reader::opening::{UnstartedReader, memory_left, unmasked};
+use crate::reader::opening::{UnstartedReader, memory_left, missing, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -61,6 +61,8 @@ pub struct Explanation {
     disk_limit: Option<u64>,
     advice: Vec<String>,
     segments: Segments,
+    /// Number of dates that are declared missing, and of samples that are left out because they read some.
+    missing: (usize, u64),
 }
 
 /// The segments between breaks along the first of `dims`, and what lies outside of them.
@@ -80,8 +82,10 @@ impl Segments {
         for geometry in unstarted.chunk_index.planner.geometries() {
             let Some(first) = geometry.axes.first() else { continue };
             bounds.push(first.bounds.clone());
-            let told = first.starts.segments().map(|segment| segment.map_or(first.bounds.len() - 1, |_| 1));
-            read += told.sum::<usize>();
+            let mut told: Vec<Option<usize>> = first.starts.segments().collect();
+            // Missing dates divide the starts of a segment.
+            told.dedup();
+            read += told.into_iter().map(|segment| segment.map_or(first.bounds.len() - 1, |_| 1)).sum::<usize>();
             let inside = geometry.axes.iter().map(|axis| {
                 let count = axis.starts.count();
                 (count - axis.reaching_out()) as f64 / count.max(1) as f64
@@ -142,6 +146,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
     let arrays = facts(spec, &unstarted);
     let segments = Segments::of(spec, &unstarted);
+    let missing = missing(&unstarted.chunk_index.planner);
     let rows = unstarted.chunk_index.planner.geometry().rows.clone();
     let mut explanation = Explanation {
         spec: spec.clone(),
@@ -161,6 +166,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
         segments,
+        missing,
     };
     explanation.advice = advice::advice(&explanation, unstarted.needs.working_set);
     explanation.advice.extend(unmasked(&unstarted.chunk_index.dataset));
@@ -197,6 +203,7 @@ impl Explanation {
             "ragged": self.rows.as_ref().map(rows_json),
             "arrays": arrays,
             "segments": self.segments.to_json(),
+            "missing_dates": (self.missing.0 > 0).then(|| json!({ "dates": self.missing.0, "samples_left_out": self.missing.1 })),
             "order": if self.is_shuffled { "shuffled" } else { "in_order" },
             "reads": {
                 "in_order": reads_json(&self.in_order),

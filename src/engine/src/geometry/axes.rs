@@ -4,6 +4,7 @@
 use super::breaks::breaks;
 use super::cuts::{Cut, Row, by_array, common};
 use super::dims::resolve;
+use super::missing::Missing;
 use super::requested::{Requested, chosen, cut, region, selected};
 use super::starts::above;
 use super::{ArrayShape, Starts, View};
@@ -30,6 +31,10 @@ pub struct Axis {
     /// Whether each sample's start is drawn at random from `starts`. The axis then doesn't multiply the number of
     /// samples.
     pub random: bool,
+    /// The elements whose data are declared missing; `None` if there are none. `starts` reads none of them.
+    pub missing: Option<Missing>,
+    /// Number of starts that were left out because they read missing elements.
+    pub left_out: i64,
 }
 
 impl Axis {
@@ -43,10 +48,10 @@ impl Axis {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
     }
 
-    /// Returns the bytes of memory that segments take, dozens for each; 0 without breaks.
+    /// Returns the bytes of memory that segments take, dozens for each; 0 without breaks and missing elements.
     pub fn break_bytes(&self) -> u64 {
         let bounds = size_of::<i64>() * self.bounds.capacity();
-        if self.bounds.len() > 2 { bounds as u64 + self.starts.bytes() } else { 0 }
+        if self.bounds.len() > 2 || self.missing.is_some() { bounds as u64 + self.starts.bytes() } else { 0 }
     }
 
     /// Returns the `k`-th start of [`Axis::starts`], with its segment.
@@ -113,11 +118,13 @@ pub(super) enum Empty {
     Refused,
 }
 
+/// Makes the axes. `missing` has for each array its missing elements along the first of `names`; empty: none has any.
 pub(super) fn build(
     spec: &Spec,
     arrays: &[ArrayShape],
     views: &[View],
     names: &[String],
+    missing: &[Vec<i64>],
     empty: Empty,
 ) -> Result<Built> {
     let samples = &spec.samples;
@@ -208,7 +215,9 @@ pub(super) fn build(
             overlap: overlaps[i],
             pads: [pads[0][i], pads[1][i]],
         };
-        axes.push(axis(spec, requested, &reading, empty)?);
+        let of_first = own.iter().copied().zip(missing.iter().cloned()).filter(|_| i == 0);
+        let missing = Missing::new(spec, region.spacing, of_first);
+        axes.push(axis(spec, requested, &reading, missing, empty)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
@@ -227,7 +236,7 @@ pub(super) fn too_many() -> Error {
 }
 
 /// Makes one axis. `cuts` says how the arrays that have its dimension are cut along it.
-fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
+fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Missing>, empty: Empty) -> Result<Axis> {
     let Requested { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = requested;
     let step = requested.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
     let offsets: &[i64] = if requested.first { &spec.samples.offsets } else { &[] };
@@ -254,8 +263,8 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Re
     // Without pads, every policy has the same grid of starts: `roi_start`, then every `step` elements in the region.
     // Random starts are drawn from the grid's starts at which all windows fit.
     let grid = || match chosen {
-        None => Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1),
-        Some(_) => of_chosen(Starts::told(step, reach, &bounds)),
+        None if missing.is_none() => Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1),
+        _ => of_chosen(Starts::told(step, reach, &bounds)),
     };
     let fitting = || of_chosen(Starts::within(roi_start, step, reach, &bounds));
     let around = match (least, most) {
@@ -268,7 +277,8 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Re
         (OutOfBounds::Pad | OutOfBounds::Edge, None) if !random => grid(),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) => match fitting() {
             fitting if fitting.count() > 0 => fitting,
-            _ if chosen.is_none() => Starts::grid(roi_start, 1, 1),
+            // One start in the whole region.
+            _ if chosen.is_none() => Starts::told(roi_end - roi_start, reach, &bounds),
             _ => of_chosen(Starts::of_segments(&bounds)),
         },
         (OutOfBounds::Error, None) if !random => {
@@ -288,6 +298,19 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Re
     if starts.count() >= 1 << 62 {
         return Err(too_many());
     }
+    let mut left_out = 0;
+    if let Some(missing) = &missing {
+        let all = starts.count();
+        starts = missing.without(&starts, &bounds)?;
+        left_out = all - starts.count();
+        if starts.count() == 0 && all > 0 && empty == Empty::Refused {
+            return Err(Error::value(format!(
+                "missing_dates: along \"{name}\" each of the {all} samples reads a date whose data are missing, as the store's \
+                 attribute missing_dates says, so the store holds no sample; use missing_dates=\"keep\", or make window, stride \
+                 or offsets smaller"
+            )));
+        }
+    }
     if starts.count() == 0 && empty == Empty::Refused {
         let between = match (bounds.len() > 2, &chosen) {
             (_, Some(_)) => " in one of the segments that were chosen",
@@ -302,5 +325,5 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Re
         )));
     }
     starts.shrink_to_fit();
-    Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random })
+    Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random, missing, left_out })
 }

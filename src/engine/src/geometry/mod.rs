@@ -8,6 +8,7 @@ mod cuts;
 mod dims;
 mod first_dim;
 mod layout;
+mod missing;
 mod normalised;
 mod outputs;
 mod picked;
@@ -24,6 +25,7 @@ pub(crate) use by_store::{is_by_store, of_store};
 pub use cuts::Cut;
 pub(crate) use dims::{resolve, sample_dims};
 pub(crate) use first_dim::FirstDim;
+pub use missing::Missing;
 pub use normalised::Channels;
 pub use outputs::{Mask, Placement};
 pub use picked::Picked;
@@ -105,6 +107,9 @@ pub struct Inputs {
     pub starts: Option<Arc<Table<i64>>>,
     /// The rows of ragged arrays, if there are any.
     pub rows: Option<Rows>,
+    /// The elements along the first of `dims` whose data are declared missing, for each array: one list for all stores,
+    /// or one for each store if samples are cut from each store on its own. Empty: none are.
+    pub missing: Vec<Vec<Vec<i64>>>,
 }
 
 /// The geometry of all stores together, or of one of them.
@@ -141,6 +146,8 @@ pub struct Geometry {
     pub names_store: bool,
     /// Number of samples for each start (`samples_per_volume`).
     pub per_start: u64,
+    /// Number of elements whose data are declared missing, and of samples that are left out because they read some.
+    pub missing: (usize, u64),
     /// Seed of random starts.
     seed: u64,
 }
@@ -166,21 +173,24 @@ impl Geometry {
     /// that don't fit, rows of a table that are out of bounds where the policy forbids it, samples that have another
     /// shape in another store.
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
-        let Inputs { starts, rows } = inputs;
+        let Inputs { starts, rows, missing } = inputs;
         let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
         let seen = as_rows.as_ref().map_or(arrays, |rows| &rows.arrays);
         let mut all = if is_by_store(spec, seen) {
-            Self::of_stores(spec, seen, starts.is_some())?
+            Self::of_stores(spec, seen, &missing, starts.is_some())?
         } else {
-            vec![Self::cut(spec, seen, starts.is_some(), axes::Empty::Refused)?]
+            let missing = missing.first().map_or(&[][..], Vec::as_slice);
+            vec![Self::cut(spec, seen, missing, starts.is_some(), axes::Empty::Refused)?]
         };
         if let Some(table) = starts {
             let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
             let table = TableStarts::new(spec, &axes, table)?;
             for geometry in &mut all {
                 geometry.samples = table.count();
+                geometry.missing.1 = 0;
                 geometry.table = Some(table.clone());
             }
+            all[0].missing.1 = table.left_out();
         }
         if let Some(as_rows) = as_rows {
             ragged::apply(spec, &mut all[0], arrays, as_rows)?;
@@ -189,11 +199,12 @@ impl Geometry {
     }
 
     /// Returns one geometry for each store.
-    fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
+    fn of_stores(spec: &Spec, arrays: &[ArrayShape], missing: &[Vec<Vec<i64>>], has_table: bool) -> Result<Vec<Self>> {
+        let missing = |store: usize| missing.get(store).map_or(&[][..], Vec::as_slice);
         let mut all: Vec<Self> = Vec::new();
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let geometry = Self::cut(&own, &shapes, has_table, axes::Empty::Allowed);
+            let geometry = Self::cut(&own, &shapes, missing(store), has_table, axes::Empty::Allowed);
             let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             if let Some(before) = all.first()
                 && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
@@ -210,18 +221,27 @@ impl Geometry {
             // The first store's error says what doesn't fit.
             let (own, shapes) = of_store(spec, arrays, 0);
             let path = &spec.source.paths[0];
-            Self::cut(&own, &shapes, has_table, axes::Empty::Refused).map_err(|e| e.at(Site::store(path)))?;
+            Self::cut(&own, &shapes, missing(0), has_table, axes::Empty::Refused)
+                .map_err(|e| e.at(Site::store(path)))?;
         }
         Ok(all)
     }
 
     /// Returns one geometry for all stores. With a table, its number of samples is 0 until the table is applied.
-    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
+    fn cut(
+        spec: &Spec,
+        arrays: &[ArrayShape],
+        missing: &[Vec<i64>],
+        has_table: bool,
+        empty: axes::Empty,
+    ) -> Result<Self> {
         let names = sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
         // With a table, its rows are checked later. So the grids of starts must not fail here.
-        let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, empty)?;
+        let is_strict = has_table && !spec.samples.out_of_bounds_policy.fills();
+        let lenient = is_strict.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let empty = if has_table { axes::Empty::Allowed } else { empty };
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let each = spec.samples.samples_per_volume as u64;
         let samples = match has_table {
@@ -229,6 +249,13 @@ impl Geometry {
             false => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
         };
         let samples = samples.ok_or_else(axes::too_many)?;
+        let missing = axes.first().map_or((0, 0), |first| {
+            let (from, to) = first.region();
+            let others = axes[1..].iter().map(Axis::count).fold(each, |n, count| n.saturating_mul(count as u64));
+            // With random starts there are as many samples, unless no start is left.
+            let all = if first.random { first.left_out.min(1) * i64::from(first.count() == 0) } else { first.left_out };
+            (first.missing.as_ref().map_or(0, |missing| missing.count(from, to)), others.saturating_mul(all as u64))
+        });
         let outputs::Built { outputs, placements, norms, tables, mask } = outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
@@ -246,6 +273,7 @@ impl Geometry {
             index_origins: spec.samples.index_origins.clone(),
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
+            missing,
             seed: spec.order.effective_seed(),
         })
     }

@@ -28,12 +28,13 @@ impl Starts {
         Self { step, count, runs: vec![Run { number: 0, first, segment: None }] }
     }
 
-    fn none(step: i64) -> Self {
+    /// Makes no starts, to which [`Self::push`] adds some.
+    pub(super) fn none(step: i64) -> Self {
         Self { step, count: 0, runs: Vec::new() }
     }
 
     /// Adds the starts of a segment from `first` to `last`, if there are any.
-    fn push(&mut self, first: i64, last: i64, segment: usize) {
+    pub(super) fn push(&mut self, first: i64, last: i64, segment: usize) {
         if last >= first {
             self.runs.push(Run { number: self.count, first, segment: Some(segment as u32) });
             self.count = self.count.saturating_add((last - first) / self.step + 1);

@@ -25,6 +25,8 @@ pub struct TableStarts {
     kept: Option<Arc<Numbers>>,
     /// Number of samples whose windows reach beyond their segment. The elements there are filled.
     outside: u64,
+    /// Number of rows that were dropped because they read elements whose data are declared missing.
+    left_out: u64,
 }
 
 impl TableStarts {
@@ -65,7 +67,7 @@ impl TableStarts {
                 table.columns()
             )));
         }
-        let mut all = Self { table, names_store, kept: None, outside: 0 };
+        let mut all = Self { table, names_store, kept: None, outside: 0, left_out: 0 };
         let rows = all.table.rows();
         let mut kept: Option<Vec<u64>> = None;
         for row in 0..rows {
@@ -83,6 +85,18 @@ impl TableStarts {
                      from {} on; starts has positions in the store",
                     axis.name, axis.spacing, axis.bounds[0]
                 )));
+            }
+            let reads_missing = |(axis, &at): (&Axis, &i64)| {
+                let segment = axis.segment(axis.segment_of_start(at));
+                axis.missing.as_ref().is_some_and(|missing| !is_far(axis, at) && missing.is_read(at, segment))
+            };
+            if axes.iter().zip(start).any(reads_missing) {
+                if spec.samples.out_of_bounds_policy == OutOfBounds::Error {
+                    return Err(missing(row, &axes[0], start[0]));
+                }
+                kept.get_or_insert_with(|| (0..row as u64).collect());
+                all.left_out += 1;
+                continue;
             }
             let find = |is_wrong: fn(&Axis, i64) -> bool| axes.iter().zip(start).position(|(a, &at)| is_wrong(a, at));
             let Some(out) = find(|axis, at| !fits(axis, at)) else {
@@ -106,8 +120,10 @@ impl TableStarts {
             return Err(Error::value(match rows {
                 0 => "starts: expected at least one row, but the table has none".to_owned(),
                 _ => format!(
-                    "starts: all {rows} rows reach beyond the region of interest or across a break, so there is no sample; \
-                     make window, stride or offsets smaller, or use out_of_bounds_policy=\"pad\""
+                    "starts: all {rows} rows reach beyond the region of interest or across a break{}, so there is no sample; \
+                     make window, stride or offsets smaller, or use out_of_bounds_policy=\"pad\"{}",
+                    if all.left_out > 0 { ", or read dates whose data are missing" } else { "" },
+                    if all.left_out > 0 { " or missing_dates=\"keep\"" } else { "" }
                 ),
             }));
         }
@@ -145,6 +161,11 @@ impl TableStarts {
     /// Returns the number of samples whose windows reach beyond their segment. The elements there are filled.
     pub fn outside(&self) -> u64 {
         self.outside
+    }
+
+    /// Returns the number of rows that were dropped because they read elements whose data are declared missing.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Returns the bytes of memory that the table takes.
@@ -187,6 +208,15 @@ fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
     Error::value(format!(
         "starts: row {row} starts at {start} along \"{}\", more than 2^40 elements from the region of interest [{from}, {to}); change \
          the row",
+        axis.name
+    ))
+}
+
+/// Returns the error for a row that reads elements whose data are missing, which the policy forbids.
+fn missing(row: usize, axis: &Axis, start: i64) -> Error {
+    Error::value(format!(
+        "starts: row {row} starts at {start} along \"{}\" and reads a date whose data are missing, as the store's attribute \
+         missing_dates says; change the row, use out_of_bounds_policy \"drop\", or missing_dates=\"keep\"",
         axis.name
     ))
 }

@@ -138,7 +138,7 @@ fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64
     let (count, is_unsigned) = (length(store, &array)?, array.dtype == DType::U64);
     let mut bits = Vec::new();
     if count > 0 {
-        integers(store, array, count, &mut bits)?;
+        integers(store, array, count, 1, &mut bits)?;
     }
     let mut before = 0;
     let one = |(i, bits): (usize, u64)| {

@@ -3,16 +3,17 @@
 
 use super::needs::bound_counts;
 use super::opening::{Inputs, UnstartedReader};
-use super::{breaks, rows, tables};
+use super::openings::{self, Opening};
+use super::{breaks, missing, rows, tables};
 use crate::cache;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Kept};
 use crate::error::{Error, Result};
 use crate::geometry;
 use crate::spec::{Device, Io, Spec};
 
 impl UnstartedReader {
     /// Opens the stores, reads metadata and checks the spec against them. Reads no chunks except those of arrays that
-    /// `breaks`, `ragged`, `starts` and `weights` ask for. Touches no device.
+    /// `breaks`, `ragged`, `starts` and `weights` ask for, and of dates where stores declare missing ones. Touches no device.
     ///
     /// # Errors
     /// If the arguments, the metadata or these arrays are wrong. The error says what is wrong.
@@ -23,15 +24,30 @@ impl UnstartedReader {
         // Numbers of threads and batches are checked before they are used.
         bound_counts(spec)?;
         cache::check(spec)?;
-        let dataset = Dataset::open(spec)?;
-        let starts = spec.samples.starts.as_deref().map(|source| tables::load(spec, "starts", source)).transpose()?;
-        let weights = spec.order.weights.as_deref().map(|source| tables::load(spec, "weights", source)).transpose()?;
-        let samples = geometry::Inputs { starts, rows: rows::read(spec, &dataset.stores)? };
-        let inputs = Inputs { samples, weights };
-        if !spec.samples.breaks.are_stored() {
-            return Self::with(spec, dataset, inputs);
+        let name = spec.source.opening.as_deref();
+        let first = name.and_then(openings::find);
+        let dataset = Dataset::open_as(spec, first.as_ref().map(|first| &first.dataset))?;
+        let (inputs, breaks) = match &first {
+            Some(first) => (first.inputs.clone(), first.breaks.clone()),
+            None => read(spec, &dataset)?,
+        };
+        if let (Some(name), None) = (name, &first) {
+            let dataset = Kept::of(&dataset);
+            openings::fill(name, Opening { dataset, inputs: inputs.clone(), breaks: breaks.clone() });
         }
-        let found = breaks::found(spec, &dataset, inputs.samples.rows.as_ref())?;
-        Self::with(&spec.clone().with(|s| s.samples.breaks.found = found), dataset, inputs)
+        Self::with(&spec.clone().with(|s| s.samples.breaks.found = breaks), dataset, inputs)
     }
+}
+
+/// Reads the values that say which samples there are: the inputs, and the breaks in the stores.
+fn read(spec: &Spec, dataset: &Dataset) -> Result<(Inputs, Vec<Vec<i64>>)> {
+    let starts = spec.samples.starts.as_deref().map(|source| tables::load(spec, "starts", source)).transpose()?;
+    let weights = spec.order.weights.as_deref().map(|source| tables::load(spec, "weights", source)).transpose()?;
+    let (rows, missing) = (rows::read(spec, &dataset.stores)?, missing::found(spec, dataset)?);
+    let inputs = Inputs { samples: geometry::Inputs { starts, rows, missing }, weights };
+    let breaks = match spec.samples.breaks.are_stored() {
+        true => breaks::found(spec, dataset, inputs.samples.rows.as_ref())?,
+        false => Vec::new(),
+    };
+    Ok((inputs, breaks))
 }

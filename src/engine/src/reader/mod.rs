@@ -5,8 +5,10 @@ pub mod calendar;
 mod checkpoint;
 pub(crate) mod coordinates;
 mod inputs;
+mod missing;
 pub(crate) mod needs;
 pub(crate) mod opening;
+pub mod openings;
 mod planning;
 mod progress;
 mod reserve;
@@ -146,6 +148,8 @@ impl Reader {
         let budget = unstarted.divide(spec, &there)?.accepted()?;
         let decoded = opening::decoded_by_default(spec, &unstarted.chunk_index.dataset);
         let unmasked: Vec<String> = opening::unmasked(&unstarted.chunk_index.dataset).collect();
+        let left_out = opening::left_out(&unstarted.chunk_index);
+        let grown: Vec<String> = opening::grown(&unstarted.chunk_index.dataset).collect();
         let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs } = unstarted;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
@@ -199,7 +203,7 @@ impl Reader {
         for text in notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| is_first_log_of(text)) {
             tracing::warn!("{text}");
         }
-        if let Some(text) = decoded.filter(|text| is_first_log_of(text)) {
+        for text in decoded.into_iter().chain(left_out).chain(grown).filter(|text| is_first_log_of(text)) {
             tracing::info!("{text}");
         }
         let stores: Vec<_> = shared.chunk_index.dataset.stores.iter().map(|store| store.location()).collect();

@@ -18,6 +18,7 @@ use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Spec};
 use crate::stats::OutputCounters;
+use crate::store::Store;
 use crate::table::Table;
 
 /// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
@@ -36,7 +37,7 @@ pub(crate) struct UnstartedReader {
 }
 
 /// Values that are read before a reader is open, besides metadata.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Inputs {
     /// Inputs that say which samples there are.
     pub samples: geometry::Inputs,
@@ -253,6 +254,42 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
             Site::store(dataset.stores[part.store].location()).array(&*array.name)
         ))
     })
+}
+
+/// Returns how many dates are declared missing in the region that samples may touch, and how many samples are left out
+/// because they read some; over all stores.
+pub(crate) fn missing(planner: &Planner) -> (usize, u64) {
+    planner.geometries().fold((0, 0), |sum, geometry| (sum.0 + geometry.missing.0, sum.1 + geometry.missing.1))
+}
+
+/// Returns a text about samples that are left out; `None` if no date is declared missing.
+pub(super) fn left_out(chunk_index: &ChunkIndex) -> Option<String> {
+    let (dates, samples) = missing(&chunk_index.planner);
+    let stores: Vec<_> = chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
+    (dates > 0).then(|| {
+        format!(
+            "{}: the data of {dates} dates are missing (attribute missing_dates): {samples} samples read some of them and are left \
+             out; missing_dates=\"keep\" reads them",
+            Site::stores(&stores)
+        )
+    })
+}
+
+/// Returns a text for each store with arrays that have grown since the host opened the reader first.
+pub(super) fn grown(dataset: &Dataset) -> impl Iterator<Item = String> {
+    let of = |(number, store): (usize, &Arc<dyn Store>)| {
+        let parts = dataset.arrays.iter().flat_map(|array| array.parts.iter().map(move |part| (array, part)));
+        let (array, part, now) = parts
+            .filter(|(_, part)| part.store == number)
+            .find_map(|(array, part)| Some((array, part, part.grown.as_ref()?)))?;
+        Some(format!(
+            "{}: the store has changed: the array has the shape {now:?} now, and {:?} when the loader opened it; the loader keeps its samples \
+             until loader.refresh()",
+            Site::store(store.location()).array(&*array.name),
+            part.shape
+        ))
+    };
+    dataset.stores.iter().enumerate().filter_map(of)
 }
 
 /// Returns what the geometry needs to know about an array.

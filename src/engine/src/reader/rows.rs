@@ -99,12 +99,18 @@ fn host_limit(spec: &Spec) -> u64 {
     spec.resources.host_memory_limit.unwrap_or(u64::MAX).min(half)
 }
 
-/// Reads the `len` integers of an array of one dimension and appends them to `to`, as they are stored. Negative ones
-/// are in two's complement of 64 bits.
+/// Reads the integers of an array and appends them to `to`, as they are stored. Negative ones are in two's complement of
+/// 64 bits. The array has `len` elements along its first dimension, each with `width` integers.
 ///
 /// # Errors
 /// If they can't be read.
-pub(super) fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
+pub(super) fn integers(
+    store: &Arc<dyn Store>,
+    array: ArrayInfo,
+    len: u64,
+    width: u64,
+    to: &mut Vec<u64>,
+) -> Result<()> {
     let window = len.min(INTEGERS);
     let spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
@@ -123,7 +129,7 @@ pub(super) fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &
         let batch = reader.next_batch()?;
         let (values, _) = batch.host[0].as_slice().as_chunks();
         let n = left.min(window);
-        to.extend(values[..n as usize].iter().map(|&bytes| u64::from_ne_bytes(bytes)));
+        to.extend(values[..(n * width) as usize].iter().map(|&bytes| u64::from_ne_bytes(bytes)));
         left -= n;
     }
     Ok(())
@@ -190,24 +196,29 @@ fn offsets(
     let columns = encoding(attributes).and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
     let shape = array.parts[0].shape.clone();
     let is_integer = !array.dtype.is_float() && array.dtype != DType::Bool;
-    if shape.len() != 1 || !is_integer {
+    let is_ranges = shape.len() == 2 && shape[1] == RANGE && !argument.ends && is_ranges(&array.name);
+    if (shape.len() != 1 && !is_ranges) || !is_integer {
         let found = format!("the shape {shape:?} of {}", array.dtype);
         return argument.wrong(store, "an array of one dimension of integers", found);
     }
-    let bytes = shape[0].saturating_add(1).saturating_mul(size_of::<u64>() as u64);
+    let width = if is_ranges { RANGE } else { 1 };
+    let bytes = shape[0].saturating_add(1).saturating_mul(width * size_of::<u64>() as u64);
     if bytes > limit {
         let room = format!("{} offsets, which take {}", shape[0], shown(bytes));
         return argument.wrong(store, &format!("offsets for which {} of host memory are enough", shown(limit)), room);
     }
     let is_unsigned = array.dtype == DType::U64;
     let mut all: Vec<u64> = Vec::new();
-    all.try_reserve_exact(shape[0] as usize + 1)
+    all.try_reserve_exact((shape[0] * width) as usize + 1)
         .map_err(|e| Error::memory(format!("{}: {} offsets: {e}", argument.shown(), shape[0])))?;
     if argument.ends {
         all.push(0);
     }
     if shape[0] > 0 {
-        integers(store, array, shape[0], &mut all).map_err(|e| argument.unreadable(&e))?;
+        integers(store, array, shape[0], width, &mut all).map_err(|e| argument.unreadable(&e))?;
+    }
+    if is_ranges {
+        all = of_ranges(argument, store, &all)?;
     }
     match all.iter().position(|&offset| offset > i64::MAX as u64) {
         Some(i) => {
@@ -217,4 +228,30 @@ fn offsets(
         }
         None => Ok((all, columns)),
     }
+}
+
+/// Number of integers of a range: its date, its first element, and its number of elements.
+const RANGE: u64 = 3;
+
+/// Whether an array has the ranges of elements of each date, as anemoi-datasets writes them for tabular data.
+fn is_ranges(name: &str) -> bool {
+    name.trim_end_matches('/').rsplit('/').next() == Some("date_index_ranges")
+}
+
+/// Returns the offsets of ranges, of which each begins where the one before ends.
+fn of_ranges(argument: &Argument, store: &Arc<dyn Store>, ranges: &[u64]) -> Result<Vec<u64>> {
+    let (ranges, _) = ranges.as_chunks::<{ RANGE as usize }>();
+    let mut offsets: Vec<u64> = ranges.first().map(|range| range[1]).into_iter().collect();
+    for (i, &[_, first, len]) in ranges.iter().enumerate() {
+        let before = offsets[i];
+        let end =
+            first.checked_add(len).filter(|&end| first == before && len <= i64::MAX as u64 && end <= i64::MAX as u64);
+        let Some(end) = end else {
+            let found =
+                format!("{} from {} after an end at {before}, in row {i}", len.cast_signed(), first.cast_signed());
+            return argument.wrong(store, "ranges of elements that follow each other", found);
+        };
+        offsets.push(end);
+    }
+    Ok(offsets)
 }

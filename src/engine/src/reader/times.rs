@@ -75,6 +75,15 @@ impl Meaning {
         }
     }
 
+    /// Returns the seconds of a date in ISO 8601, counted as by [`Self::seconds`]; `None` if the values aren't instants, or
+    /// the text isn't a date.
+    pub(super) fn date(&self, text: &str) -> Option<f64> {
+        match self.kind {
+            Kind::Instants { calendar, .. } => instant(text, calendar),
+            Kind::Durations { .. } | Kind::Unconverted | Kind::Numbers => None,
+        }
+    }
+
     /// Returns the seconds by which a value of type `dtype` may be off because it was rounded.
     pub(super) fn rounding(&self, value: f64, dtype: DType) -> f64 {
         let seconds = match self.kind {

@@ -24,7 +24,7 @@ pub use by_name::{ChannelDims, PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
-pub use samples::{Concat, OutOfBounds, Region, SampleArguments};
+pub use samples::{Concat, MissingDates, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};
 pub use source::{ArrayArgument, DimKey, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;

@@ -51,6 +51,8 @@ pub struct SampleArguments {
     pub breaks: Breaks,
     /// The segments between breaks that are read. They are numbered over the whole dimension.
     pub segments: Segments,
+    /// The treatment of samples that read dates whose data are declared missing.
+    pub missing_dates: MissingDates,
     /// How several stores are combined.
     pub concat: Concat,
     /// Whether samples may reach from one store into the next. If not, the borders of stores are breaks.
@@ -149,6 +151,7 @@ impl Default for SampleArguments {
             segments: Segments::All,
             pad_before: PerDim::new(),
             pad_after: PerDim::new(),
+            missing_dates: MissingDates::Skip,
             concat: Concat::Dims,
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
@@ -171,6 +174,16 @@ pub enum Concat {
     Dims,
     /// Each store has its own samples, which come store after store. The stores may have any shapes.
     Samples,
+}
+
+/// The treatment of samples that read dates whose data are declared missing by their store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MissingDates {
+    /// They are left out.
+    Skip,
+    /// They are samples as all others.
+    Keep,
 }
 
 /// The treatment of a window that reaches beyond the region of interest.

@@ -21,6 +21,10 @@ pub struct SourceArguments {
     pub arrays: Vec<ArrayArgument>,
     /// The indices to read along dimensions.
     pub pick: Vec<Pick>,
+    /// The name of the first opening of a reader that is opened again, see `reader/openings.rs`. Users can't give this
+    /// argument.
+    #[serde(rename = "_opening")]
+    pub opening: Option<String>,
 }
 
 /// An array and the name of its output.

@@ -60,7 +60,7 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     });
     let mut store = Documents::new(Latency::Local, false);
     store.add("t2m", &array(), ChunkLocations::Keys);
-    let reader = UnstartedReader::of(&spec, Dataset::of_stores(&spec, vec![Arc::new(store)])?)?;
+    let reader = UnstartedReader::of(&spec, Dataset::of_stores(&spec, vec![Arc::new(store)], None)?)?;
     let config = simulated(&spec, &reader.needs, &reader.order, &MachineMemory::default())?;
     let shared = shared(&reader.chunk_index, reader.ops.clone());
     let bytes: Vec<_> = reader.outputs.iter().map(|output| output.batch_bytes(BATCH)).collect();

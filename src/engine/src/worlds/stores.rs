@@ -66,7 +66,7 @@ impl RandomReader {
             s.resources.decode_threads = Some(1 + random.below(3) as usize);
             s.device = if gpu { Device::Gpu(0) } else { Device::Cpu };
         });
-        let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect())?;
+        let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect(), None)?;
         let unstarted = UnstartedReader::of(&spec, dataset)?;
         if unstarted.order.samples() == 0 {
             return Err(Error::value("no samples"));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::reader::openings;
 use dali_zarr_engine::table::kept::{self, AnyTable};
 use dali_zarr_engine::table::{Element, Table};
 
@@ -102,6 +103,29 @@ pub unsafe extern "C" fn dali_zarr_table_release(name: *const c_char) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         kept::release(unsafe { text(name, "name") }?);
+        Ok(())
+    })
+}
+
+/// Makes a name under which an opening is kept.
+///
+/// # Safety
+/// `name` is valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_opening_keep(name: *mut *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { put(name, keep_text(&openings::keep()), "name") })
+}
+
+/// Forgets an opening.
+///
+/// # Safety
+/// `name` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_opening_release(name: *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        openings::release(unsafe { text(name, "name") }?);
         Ok(())
     })
 }

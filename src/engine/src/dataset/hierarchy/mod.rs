@@ -202,9 +202,9 @@ impl<'a> Hierarchy<'a> {
         self.damaged.as_ref()
     }
 
-    /// Reads the documents of these arrays that aren't in the consolidated metadata. They are read at the same time, so
-    /// a server's latency counts once.
-    pub fn read_ahead(&mut self, names: &[String]) {
+    /// Reads the documents of these arrays that aren't in the consolidated metadata; `with_groups` also those of the
+    /// groups above them. They are read at the same time, so a server's latency counts once.
+    pub fn read_ahead(&mut self, names: &[String], with_groups: bool) {
         let mut keys: Vec<String> = Vec::new();
         for path in names.iter().map(|name| name.trim_matches('/')).filter(|path| is_path(path)) {
             let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
@@ -214,6 +214,16 @@ impl<'a> Hierarchy<'a> {
             if (self.version == 2 || !self.rooted) && !self.is_consolidated(&format!("{prefix}.zarray")) {
                 keys.push(format!("{prefix}.zattrs"));
                 keys.extend((!self.is_array).then(|| format!("{prefix}.zarray")));
+            }
+            for group in groups_above(path).filter(|_| with_groups) {
+                let prefix = if group.is_empty() { String::new() } else { format!("{group}/") };
+                let is_root = group.is_empty() && self.rooted;
+                if self.version == 3 && !is_root && !self.is_consolidated(group) {
+                    keys.push(format!("{prefix}zarr.json"));
+                }
+                if (self.version == 2 || !self.rooted) && self.consolidated.is_none() {
+                    keys.push(format!("{prefix}.zattrs"));
+                }
             }
         }
         keys.sort();
@@ -245,19 +255,19 @@ impl<'a> Hierarchy<'a> {
         DimNames::are_stored(node.metadata.get("dimension_names"), &node.attributes)
     }
 
-    /// Returns what OME-Zarr attributes say about an array: those of the nearest group above it that has images.
+    /// Returns what OME-Zarr attributes say about an array: those of the nearest group above it that has it as a level.
     ///
     /// # Errors
     /// If attributes can't be read. Invalid attributes aren't an error.
     pub fn level(&self, node: &Node) -> Result<Option<Level>> {
         let path = node.prefix.trim_end_matches('/');
         let ndim = node.metadata.get("shape").and_then(Value::as_array).map_or(0, Vec::len);
-        let mut group = path;
-        while let Some(end) = group.rfind('/').or((!group.is_empty()).then_some(0)) {
-            group = &group[..end];
+        for group in groups_above(path) {
             let attributes = self.attributes_around(group, node.version)?;
-            if ome::has_images(&attributes) {
-                return Ok(ome::level(&attributes, group, path[end..].trim_start_matches('/'), ndim));
+            let location = format!("{}/{group}", self.store.get().location().trim_end_matches('/'));
+            let level = ome::level(&attributes, location.trim_end_matches('/'), &path[group.len()..], ndim);
+            if level.is_some() {
+                return Ok(level);
             }
         }
         Ok(None)
@@ -427,6 +437,14 @@ impl<'a> Hierarchy<'a> {
 /// Whether the error means that a document exists but is invalid, and not that reading it failed.
 fn is_damage(e: &Error) -> bool {
     e.kind() == ErrorKind::Value
+}
+
+/// Returns the paths of the groups above an array, the nearest first. The last one is the root: an empty path.
+fn groups_above(path: &str) -> impl Iterator<Item = &str> {
+    fn above<'a>(path: &&'a str) -> Option<&'a str> {
+        (!path.is_empty()).then_some(path.rsplit_once('/').map_or("", |(group, _)| group))
+    }
+    std::iter::successors(Some(path), above).skip(1)
 }
 
 /// Whether a path can be that of an array below the root.

@@ -108,6 +108,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         regions: _,
         index_origins: _,
         breaks: _,
+        missing_dates: _,
         segments: _,
         pad_before: _,
         pad_after: _,

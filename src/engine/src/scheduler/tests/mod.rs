@@ -113,7 +113,7 @@ impl Rows {
             s.batch_size = self.batch;
             s.device = device;
         });
-        let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)]).unwrap();
+        let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)], None).unwrap();
         let unstarted = UnstartedReader::of(&spec, dataset).unwrap();
         (spec, unstarted)
     }
