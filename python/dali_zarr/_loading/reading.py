@@ -107,7 +107,7 @@ class Reading:
 
     def _course_of_state(self) -> Schedule:
         plan = self.plan
-        stick = bool(plan.arguments.get("stick_to_shard", False))
+        stick = any(bool(plan.arguments.get(name, False)) for name in ("stick_to_shard", "shuffle_after_epoch"))
         return Schedule.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
