@@ -38,10 +38,11 @@ def check_count(name: str, count: Any) -> None:
 class Iteration(Iterator[B]):
     """The batches of an epoch, with the counters of the loader that they come from."""
 
-    def __init__(self, batches: Iterator[B], counters: Callable[[], Any]):
-        self._batches, self.counters = batches, counters
+    def __init__(self, batches: Iterator[B], counters: Callable[[], Any], check: Callable[[], None] = lambda: None):
+        self._batches, self.counters, self._check = batches, counters, check
 
     def __next__(self) -> B:
+        self._check()
         return next(self._batches)
 
     def close(self) -> None:
@@ -107,6 +108,7 @@ class BaseLoader(Generic[B]):
     @property
     def _reading(self) -> Reading:
         if self._opened is None:
+            self._check_process()
             with self._lock:
                 self._settle(strict=False)
                 if self._opened is None:
@@ -191,6 +193,7 @@ class BaseLoader(Generic[B]):
 
     def counters(self) -> dict[str, Any]:
         """The reader's counters since the store was opened last, as :func:`dali_zarr.counters` returns them."""
+        self._check_process()
         return self._reading.counters()
 
     @property
@@ -217,6 +220,7 @@ class BaseLoader(Generic[B]):
         epoch = operator.index(given)
         if epoch < 0:
             raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
+        self._check_process()
         self._next_epoch = epoch
 
     def __getitem__(self, _place: Any) -> NoReturn:
@@ -252,7 +256,7 @@ class BaseLoader(Generic[B]):
         """
         self._check_process()
         self._settle()
-        return Iteration(self._epoch(), self.counters)
+        return Iteration(self._epoch(), self.counters, self._check_process)
 
     def _epoch(self) -> Iterator[B]:
         self._turn += 1
@@ -327,6 +331,7 @@ class BaseLoader(Generic[B]):
 
         One rank's state serves all: each may load its own, or that of any other taken after as many batches.
         """
+        self._check_process()
         self._settle(strict=False)
         return self._state()
 
@@ -362,6 +367,7 @@ class BaseLoader(Generic[B]):
             raise TypeError(f"dali_zarr: load_state_dict: expected the state of a loader, but found {type(given).__name__}")
         if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        self._check_process()
         with self._lock:
             self._load(state)
         log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)

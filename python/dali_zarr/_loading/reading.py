@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import _arguments, _dali, _errors, _native
+from .. import _arguments, _calls, _dali, _errors, _native
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
@@ -182,6 +182,12 @@ class Reading:
             if not self._scheduled:
                 self._pipe.schedule_run()
                 self._scheduled = True
+            try:
+                _calls.wait(self._pipe)
+            except BaseException:
+                # A signal's handler raised it. Where the iteration goes on isn't known, so nothing is read ahead.
+                self.close()
+                raise
             # The batch before needn't be released: DALI's executor gives it away, and reuses its memory when nobody
             # holds it.
             found = take(list(self._pipe.outputs()), valid)
