@@ -13,6 +13,9 @@
  *
  * Threads: a reader may be used from any thread, but only by one thread at a time. Batches are independent of each
  * other and of their reader: they may be released from any thread, also after the reader was closed.
+ *
+ * Processes: in a forked child, functions fail for readers that were opened before the fork. The child may read batches
+ * in host memory that it got before, and may close readers and release batches, which does nothing there.
  * */
 #ifndef DALI_ZARR_H_
 #define DALI_ZARR_H_
@@ -70,7 +73,7 @@ typedef struct dali_zarr_output {
 /* The size of an epoch, and arguments that divide it. */
 typedef struct dali_zarr_meta {
   int64_t epoch_size;        /* samples of all shards */
-  int64_t epoch_size_padded; /* samples of all shards, padded so that all shards are equal */
+  int64_t epoch_size_padded; /* the same; with pad_last_batch, padded so that all shards are equal */
   int64_t number_of_shards;
   int64_t shard_id;
   int32_t pad_last_batch;
@@ -337,17 +340,45 @@ int32_t dali_zarr_defer_opening(int32_t deferred);
  * answers or after its timeouts. */
 int32_t dali_zarr_wait_opened(uint32_t timeout_ms, int32_t *opened);
 
-/* With `watched` not 0: from now on SIGINT ends the waits of DALI's operators for batches. With 0: ends this, when
- * it was called as often with 0 as with another value. For a host with a thread that waits in DALI, and a handler of
- * SIGINT that only sets a flag.
- *
- * The library installs its own handler, which calls the host's. If the host has no handler, nothing changes. A wait
- * that is ended returns an error to DALI within a fifth of a second, and so does each later wait, until this is
- * called again with `watched` not 0. The batches of these waits are skipped, so that the operators of one pipeline
- * stay in step. */
-int32_t dali_zarr_watch_interrupts(int32_t watched);
+/* The next functions are for hosts that run signal handlers only in their own code, as Python does. Such a host doesn't
+ * wait in DALI: it waits for the operators of the pipeline here, for a short time again and again, and then takes the
+ * batch from DALI. */
 
-/* Ends the waits of DALI's operators for batches, as SIGINT does. For hosts that end, together with their pipelines. */
+/* Writes the numbers of this thread's operators since dali_zarr_defer_opening to `numbers`, which has room for `*count`.
+ * `*count` becomes the number of operators, which may be more. */
+int32_t dali_zarr_operators(uint64_t *numbers, size_t *count);
+
+/* Waits until an operator has ended `ended` runs since it was made, with a batch or an error, for at most `timeout_ms`
+ * milliseconds. `*outlook` is 0 if it has, or is gone; 1 if it waits for a batch; 2 if it doesn't run: DALI may run it
+ * soon, or it or another operator failed. */
+int32_t dali_zarr_wait_runs(uint64_t operator_number, uint64_t ended, uint32_t timeout_ms, int32_t *outlook);
+
+/* Ends the waits of an operator, and those of its later runs, within a tenth of a second. To be called before its
+ * pipeline is destroyed, which would otherwise wait for a batch that nobody takes. */
+int32_t dali_zarr_end_waits(uint64_t operator_number);
+
+/* Functions of Python's C API. */
+typedef struct dali_zarr_python {
+  int (*ensure)(void);        /* PyGILState_Ensure */
+  void (*release)(int);       /* PyGILState_Release */
+  int (*check_signals)(void); /* PyErr_CheckSignals */
+  void (*fetch)(void **type, void **value, void **traceback); /* PyErr_Fetch */
+} dali_zarr_python;
+
+/* Stores Python's functions for dali_zarr_watch_signals. Only the first call counts. */
+int32_t dali_zarr_set_python(const dali_zarr_python *python);
+
+/* With `watched` not 0: while one of DALI's operators waits for a batch on this thread, which must be Python's main
+ * thread, Python runs its handlers of signals, at least ten times a second. If a handler raises an exception, the
+ * operator fails, and its batch is skipped, so that the operators of one pipeline stay in step. With 0: ends this.
+ * Returns what was set before. */
+int32_t dali_zarr_watch_signals(int32_t watched);
+
+/* Takes the exception that a handler raised in a wait of this thread: writes its type, value and traceback, each a new
+ * reference or NULL, to `exception`. All are NULL if there is none. */
+int32_t dali_zarr_take_raised(void *exception[3]);
+
+/* Ends all waits of DALI's operators for batches from now on. For hosts that end, together with their pipelines. */
 int32_t dali_zarr_interrupt(void);
 
 /* Waits for the next batch. After an error, the next call returns the batch after it. On success the host must

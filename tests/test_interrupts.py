@@ -1,7 +1,8 @@
-"""Python while the reader waits for a store: other threads run, and Ctrl-C ends the wait.
+"""Python while the reader waits for a store: other threads run, handlers of signals run, and Ctrl-C ends the wait.
 
-What is interrupted is a process of its own. Ctrl-C is promised to end a wait within a second. A machine that does much else may
-take longer to let a process run, so the best of a few tries counts: what waits on for a store does so in each of them.
+What is interrupted is a process of its own. Ctrl-C is promised to end a wait within a second, and a handler to run within a
+tenth. A machine that does much else may take longer to let a process run, so the best of a few tries counts: what waits on for
+a store does so in each of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from support.stores import Layout, write_array
 
 # What is promised, and how often it is tried.
 SECONDS = 1.0
+SECONDS_TO_HANDLE = 0.1
 TRIES = 3
 # The end of a process isn't promised, but it doesn't wait for stores either.
 SECONDS_TO_END = 30.0
@@ -151,7 +153,7 @@ url, local = sys.argv[1:3]
 found = {}
 
 def pipeline(path=url, **args):
-    executor = {name: args.pop(name) for name in list(args) if name.startswith("exec_")}
+    executor = {name: args.pop(name) for name in list(args) if name.startswith(("exec_", "enable_", "checkpoint"))}
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None, **executor)
     with pipe:
         pipe.set_outputs(dali_zarr.zarr_reader(path=path, arrays="a", host_memory_limit=64 << 20, **args))
@@ -174,12 +176,43 @@ def interrupted(name, work, after=1.0):
 def works():
     (out,) = pipeline(local).run()
     return out.as_array().tolist() == [[0, 1], [2, 3]]
+
+class Enough(Exception):
+    pass
+
+def handled(name, work, heard=lambda: None, after=0.5):
+    # Sends a signal whose handler returns and, soon after, one whose handler raises an exception.
+    sent = []
+    def returns(*_):
+        found[f"handler of {name}"] = time.monotonic() - sent[0]
+        heard()
+    def raises(*_):
+        found[f"handler of {name} that raises"] = time.monotonic() - sent[1]
+        raise Enough
+    signal.signal(signal.SIGUSR1, returns)
+    signal.signal(signal.SIGTERM, raises)
+    def send():
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            time.sleep(after)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), number)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        work()
+    except Enough as error:
+        found[name] = time.monotonic() - sent[1]
+        assert error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+    sender.join()
 """
 
 
 def late_ones(found: dict[str, float]) -> dict[str, float]:
     """Those that took longer than they may."""
-    return {name: took for name, took in found.items() if took > (SECONDS_TO_END if name == "end" else SECONDS)}
+    def limit(name: str) -> float:
+        return SECONDS_TO_END if name == "end" else SECONDS_TO_HANDLE if name.startswith("handler") else SECONDS
+
+    return {name: took for name, took in found.items() if took > limit(name)}
 
 
 def interrupt(script: str, *argv: object) -> set[str]:
@@ -216,12 +249,31 @@ assert works()
     assert found == {"build", "explain", "statistics", "dynamic", "label"}
 
 
+def both(*names: str) -> set[str]:
+    """What is found of waits in which both handlers of ``handled`` ran."""
+    return {text for name in names for text in (name, f"handler of {name}", f"handler of {name} that raises")}
+
+
+def test_handlers_while_a_store_is_opened_that_never_answers(silent, store):
+    script = """
+handled("build", pipeline)
+handled("explain", lambda: dali_zarr.explain(path=url, arrays="a"))
+from nvidia.dali.experimental import dynamic
+handled("dynamic", lambda: next(dynamic.readers.Zarr(path=url, arrays="a").next_epoch(batch_size=2)))
+assert works()
+"""
+    assert interrupt(script, silent, store / "s.zarr") == both("build", "explain", "dynamic")
+
+
 def late(number: int, method: str, path: str) -> float | None:
     """Chunks come after a minute and a half, but for the first."""
     return 90.0 if "/c/" in path and "/c/0/" not in path else None
 
 
-@pytest.mark.parametrize("executor", ["{}", "{'exec_dynamic': False}", "{'exec_async': False, 'exec_pipelined': False}"])
+EXECUTORS = ["{}", "{'exec_dynamic': False}", "{'exec_async': False, 'exec_pipelined': False}"]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_ctrl_c_while_chunks_never_come(store, executor):
     script = f"""
 pipe = pipeline(**{executor})
@@ -237,6 +289,46 @@ assert works()
     with Server(store, fault=late) as server:
         found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
     assert found == {"run", "dropped", "again"}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_handlers_while_chunks_never_come(store, executor):
+    """Also those that take a checkpoint of the pipeline that waits, or use another pipeline."""
+    script = f"""
+pipe = pipeline(enable_checkpointing=True, **{executor})
+states = []
+handled("run", lambda: [pipe.run() for _ in range(3)], lambda: states.append((pipe.checkpoint(), works())))
+((state, is_right),) = states
+assert is_right
+began = time.monotonic()
+del pipe
+found["dropped"] = time.monotonic() - began
+pipe = pipeline(local, enable_checkpointing=True, checkpoint=state, **{executor})
+assert pipe.run()[0].as_array().tolist() == [[4, 5], [6, 7]]
+"""
+    with Server(store, fault=late) as server:
+        found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
+    assert found == both("run") | {"dropped"}
+
+
+def test_handlers_in_iterators_and_the_dynamic_mode_while_chunks_never_come(store):
+    pytest.importorskip("torch")
+    script = """
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+it = DALIGenericIterator([pipeline(name="reader")], ["a"], reader_name="reader", prepare_first_batch=False)
+handled("iterator", lambda: list(it))
+from nvidia.dali.experimental import dynamic
+def dynamic_mode(mode):
+    with mode:
+        for (batch,) in dynamic.readers.Zarr(path=url, arrays="a").next_epoch(batch_size=2):
+            dynamic.as_tensor(batch).evaluate()
+handled("dynamic", lambda: dynamic_mode(dynamic.EvalMode.default))
+handled("dynamic on the main thread", lambda: dynamic_mode(dynamic.EvalMode.sync_cpu))
+assert works()
+"""
+    with Server(store, fault=late) as server:
+        found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
+    assert found == both("iterator", "dynamic", "dynamic on the main thread")
 
 
 def test_ctrl_c_in_the_dynamic_mode_while_chunks_never_come(store):
@@ -270,14 +362,36 @@ def soon(number: int, method: str, path: str) -> float | None:
 def test_a_handler_of_the_programs_own_decides_itself(store):
     script = """
 heard = []
-signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+signal.signal(signal.SIGINT, lambda *_: heard.append(time.monotonic()))
 pipe = pipeline()
-interrupted("run", lambda: [pipe.run() for _ in range(2)])
-assert heard == [1] and not found
+def run():
+    pipe.run()
+    threading.Timer(1, lambda: found.update(sent=time.monotonic())).start()
+    return pipe.run()
+interrupted("run", run)
+(at,) = heard
+found["handler"] = at - found.pop("sent")
 assert pipe.run()[0].as_array().tolist() == [[8, 9], [10, 11]]
 """
     with Server(store, fault=soon) as server:
-        assert not interrupt(script, server.url + "/s.zarr", store / "s.zarr")
+        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"handler"}
+
+
+def test_a_pipeline_loses_no_batch_by_ctrl_c(store):
+    script = """
+pipe = pipeline()
+taken = []
+def run():
+    while len(taken) < 6:
+        taken.append(pipe.run()[0].as_array().tolist())
+interrupted("run", run)
+interrupted("again", run, 0.5)
+assert len(taken) == 1
+run()
+assert taken == np.arange(24).reshape(6, 2, 2).tolist(), taken
+"""
+    with Server(store, fault=soon) as server:
+        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"run", "again"}
 
 
 def test_ctrl_c_outside_of_a_run_leaves_the_reader_alone(store):
@@ -297,7 +411,7 @@ assert pipe.share_outputs()[0].as_array().tolist() == [[4, 5], [6, 7]]
 
 
 def test_batches_stay_in_step_after_ctrl_c(store):
-    """A batch for which nobody waited to the end is left out by the reader, as it is by what stands beside it in the pipeline."""
+    """The batch that was waited for comes next, with what stands beside it in the pipeline."""
     script = """
 from nvidia.dali import fn
 class Numbers:
@@ -313,7 +427,7 @@ interrupted("run", pipe.run)
 for _ in range(10):
     rows, numbers = (out.as_array() for out in pipe.run())
     assert rows[:, 0].tolist() == [(4 * numbers[0] + 2 * i) % 24 for i in range(2)], (rows, numbers)
-assert numbers[0] > 10
+assert numbers[0] == 10
 """
     with Server(store, fault=soon) as server:
         assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"run"}
@@ -350,3 +464,31 @@ def test_ctrl_c_in_a_loader(store, kind):
     with Server(store, fault=soon) as server:
         found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
     assert found == {"epoch", "again"}
+
+
+HANDLED_LOADER = """
+loader = MAKE
+taken, states = [], []
+def epoch():
+    for batch in loader:
+        taken.append(np.asarray(batch["a"]).tolist())
+handled("epoch", epoch, lambda: states.append(loader.state_dict()))
+assert taken == [[[0, 1], [2, 3]]], taken
+(state,) = states
+assert state == loader.state_dict()
+loader.load_state_dict(state)
+epoch()
+assert taken == np.arange(24).reshape(6, 2, 2).tolist(), taken
+"""
+
+
+@pytest.mark.parametrize("kind", ["torch", "jax"])
+def test_handlers_in_a_loader(store, kind):
+    """One that takes the state, as before the end of a job, gets that of the last batch that was handed out."""
+    pytest.importorskip(kind)
+    device = ", device='cpu'" if kind == "torch" else ""
+    loader = f"Loader(url, arrays=['a'], batch_size=2, host_memory_limit='64MB'{device})"
+    script = f"from dali_zarr.{kind} import Loader\n" + HANDLED_LOADER.replace("MAKE", loader)
+    with Server(store, fault=soon) as server:
+        found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
+    assert found == both("epoch")

@@ -176,7 +176,8 @@ def test_reader_meta(path, device, shards, pad, stick):
     )
     meta = pipe.reader_meta("reader")
     assert meta["epoch_size"] == STEPS
-    assert meta["epoch_size_padded"] == math.ceil(STEPS / shards) * shards
+    assert meta["epoch_size_padded"] == (math.ceil(STEPS / shards) * shards if pad else STEPS)
+    assert pipe.epoch_size("reader") == meta["epoch_size_padded"]
     assert (meta["number_of_shards"], meta["shard_id"]) == (shards, shards - 1)
     assert (bool(meta["pad_last_batch"]), bool(meta["stick_to_shard"])) == (pad, stick)
 

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import _dynamic, _errors, _native, _wrap
+from . import _calls, _dynamic, _native, _wrap
 from ._build import DALI_VERSIONS, VERSION
 from ._build import LIBRARY as _LIBRARY
 
@@ -105,4 +105,4 @@ def load() -> None:
     _native.set_nvcomp_dirs(nvcomp_dirs())
     _wrap.wrap_functions()
     _dynamic.add_operator()
-    _errors.hook()
+    _calls.hook()

@@ -20,13 +20,24 @@ _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: Memor
 _POINTER = ctypes.c_void_p
 T = TypeVar("T")
 
-# The longest single wait for the library, in milliseconds. Python notices Ctrl-C between two waits.
-_WAIT_MS = 100
+# The longest single wait for the library, in milliseconds. Python runs handlers of signals between two waits.
+_WAIT_MS = 50
+# What :func:`wait_run` returns of a run that waits for a batch.
+WAITS = 1
+
+# PyErr_Restore: raises an exception, given by its type, value and traceback.
+_restore = ctypes.PYFUNCTYPE(None, _POINTER, _POINTER, _POINTER)(("PyErr_Restore", ctypes.pythonapi))
 
 _library: ctypes.CDLL | None = None
 # The same library for calls that return at once. They keep Python's lock: once released, another thread might hold it
 # for long.
 _library_with_gil: ctypes.PyDLL | None = None
+
+
+class _Python(ctypes.Structure):
+    """The struct ``dali_zarr_python`` of the header."""
+
+    _fields_ = [(name, _POINTER) for name in ("ensure", "release", "check_signals", "fetch")]
 
 
 class _Epoch(ctypes.Structure):
@@ -81,7 +92,15 @@ def bind(path: Path) -> None:
     library.dali_zarr_defer_opening.argtypes = [ctypes.c_int32]
     library.dali_zarr_wait_opened.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_int32)]
     brief = ctypes.PyDLL(str(path))
-    brief.dali_zarr_watch_interrupts.argtypes = [ctypes.c_int32]
+    brief.dali_zarr_watch_signals.argtypes = [ctypes.c_int32]
+    brief.dali_zarr_take_raised.argtypes = [ctypes.POINTER(_POINTER)]
+    brief.dali_zarr_end_waits.argtypes = [ctypes.c_uint64]
+    for one in (library, brief):
+        one.dali_zarr_wait_runs.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_int32)]
+    library.dali_zarr_operators.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(size)]
+    library.dali_zarr_set_python.argtypes = [ctypes.POINTER(_Python)]
+    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch")
+    library.dali_zarr_set_python(_Python(*(ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER) for name in names)))
     _library, _library_with_gil = library, brief
 
 
@@ -105,10 +124,10 @@ def _error(status: int, place: Callable[[str], str] | None = None) -> Exception:
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Runs ``work``, which may wait for a store, and returns its result. Ctrl-C ends the call; then ``work`` goes on in
-    its thread until the store answers or times out.
+    """Runs ``work``, which may wait for a store, and returns its result. Handlers of signals run meanwhile. An exception of
+    theirs, as of Ctrl-C, ends the call; then ``work`` goes on in its thread until the store answers or times out.
 
-    Python interrupts only the main thread, and only while it runs Python code. So another thread does the work.
+    Python runs handlers only in the main thread, and only while it runs Python code. So another thread does the work.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -131,9 +150,9 @@ def interruptible(work: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
-    """Context in which DALI makes operators. They open their stores at its end, while Python's lock is free. Ctrl-C
-    ends that wait.
+def opening(place: Callable[[str], str]) -> Generator[list[int], None, None]:
+    """Context in which DALI makes operators. They open their stores at its end, while Python's lock is free and handlers of
+    signals run. Gives a list, which then has the numbers of the operators.
 
     Raises:
         ValueError, TypeError, IndexError, RuntimeError, MemoryError: A store can't be opened. After the message stands
@@ -142,23 +161,71 @@ def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
     library, opened = _loaded(), ctypes.c_int32()
     _check(library.dali_zarr_defer_opening(1))
     try:
-        yield
+        numbers: list[int] = []
+        yield numbers
         while not opened.value:
             status = library.dali_zarr_wait_opened(_WAIT_MS, ctypes.byref(opened))
             if status:
                 raise _error(status, place)
+        numbers += _operators()
     finally:
         _check(library.dali_zarr_defer_opening(0))
 
 
-def watch_interrupts(watched: bool) -> None:
-    """Sets whether SIGINT ends waits for batches."""
+def _operators() -> list[int]:
+    """Returns the numbers of the operators that DALI has made on this thread in :func:`opening`."""
+    count = ctypes.c_size_t(0)
+    _check(_loaded().dali_zarr_operators(None, ctypes.byref(count)))
+    numbers = (ctypes.c_uint64 * count.value)()
+    _check(_loaded().dali_zarr_operators(numbers, ctypes.byref(count)))
+    return list(numbers)
+
+
+def _wait_run(library: ctypes.CDLL | None, operator: int, runs: int, milliseconds: int) -> int:
+    outlook = ctypes.c_int32()
+    if library is not None:
+        library.dali_zarr_wait_runs(operator, runs, milliseconds, ctypes.byref(outlook))
+    return outlook.value
+
+
+def has_run(operator: int, runs: int) -> bool:
+    """Whether an operator has ended ``runs`` runs since it was made."""
+    return not _wait_run(_library_with_gil, operator, runs, 0)
+
+
+def wait_run(operator: int, runs: int) -> int:
+    """Waits for the end of an operator's run, for a short time. Returns 0 if it has ended, :data:`WAITS` if it waits for a
+    batch, and another number if it hasn't begun."""
+    return _wait_run(_library, operator, runs, _WAIT_MS)
+
+
+def end_waits(operator: int) -> None:
+    """Ends the waits of an operator, whose batches nobody takes any more."""
     if _library_with_gil is not None:
-        _library_with_gil.dali_zarr_watch_interrupts(watched)
+        _library_with_gil.dali_zarr_end_waits(operator)
+
+
+def watch_signals(watched: bool) -> bool:
+    """Sets whether handlers of signals run while an operator waits on this thread, the main one. Returns what was set before."""
+    return _library_with_gil is not None and bool(_library_with_gil.dali_zarr_watch_signals(watched))
+
+
+def raise_raised() -> None:
+    """Raises the exception that a handler raised while an operator waited on this thread, if there is one."""
+    exception = (_POINTER * 3)()
+    if _library_with_gil is not None:
+        _library_with_gil.dali_zarr_take_raised(exception)
+    if exception[0]:
+        try:
+            _restore(*exception)
+        except BaseException as error:
+            # Not DALI's error, which says only that the operator didn't end its run.
+            error.__suppress_context__ = True
+            raise
 
 
 def interrupt() -> None:
-    """Ends waits for batches."""
+    """Ends all waits for batches."""
     if _library is not None:
         _library.dali_zarr_interrupt()
 

@@ -158,7 +158,7 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_wait_opened(0, NULL));
   /* Without operators there is nothing to wait for, nor to interrupt. */
   if (dali_zarr_defer_opening(1) != 0 || dali_zarr_wait_opened(1000000, &opened) != 0 || opened != 1) return 106;
-  if (dali_zarr_defer_opening(0) != 0 || dali_zarr_watch_interrupts(0) != 0 || dali_zarr_interrupt() != 0) return 106;
+  if (dali_zarr_defer_opening(0) != 0 || dali_zarr_watch_signals(0) != 0 || dali_zarr_interrupt() != 0) return 106;
   if (dali_zarr_all_stats(&text) != 0 || strcmp(text, "[]") != 0 || dali_zarr_take_described() != 0) return 105;
   if (dali_zarr_num_outputs(NULL) != 0 || dali_zarr_buffers_wanted(NULL) != 0) return 103;
   dali_zarr_close(NULL);

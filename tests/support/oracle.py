@@ -131,6 +131,7 @@ class Oracle:
         self.mean, self.stddev, self.fill_value = list(mean), list(stddev), fill_value
         self.shard_id, self.num_shards = shard_id, num_shards
         self.stick_to_shard, self.pad_last_batch, self.return_index = stick_to_shard, pad_last_batch, return_index
+        self.stick_to_shard |= shuffle_after_epoch
         self.shuffled = random_shuffle or shuffle_after_epoch
         self.seed = seed
         if shuffle_after_epoch and (random_shuffle or stick_to_shard):

@@ -24,10 +24,11 @@ def check_count(name: str, count: Any) -> None:
 class Iteration(Iterator[B]):
     """The batches of an epoch, with the counters of the loader that they come from."""
 
-    def __init__(self, batches: Iterator[B], counters: Callable[[], Any]):
-        self._batches, self.counters = batches, counters
+    def __init__(self, batches: Iterator[B], counters: Callable[[], Any], check: Callable[[], None] = lambda: None):
+        self._batches, self.counters, self._check = batches, counters, check
 
     def __next__(self) -> B:
+        self._check()
         return next(self._batches)
 
     def close(self) -> None:

@@ -89,6 +89,7 @@ class BaseLoader(Generic[B]):
     @property
     def _reading(self) -> Reading:
         if self._opened is None:
+            self._check_process()
             with self._lock:
                 self._settle(strict=False)
                 if self._opened is None:
@@ -182,6 +183,7 @@ class BaseLoader(Generic[B]):
 
     def counters(self) -> dict[str, Any]:
         """The reader's counters since the store was opened last, as :func:`dali_zarr.counters` returns them."""
+        self._check_process()
         return self._reading.counters()
 
     @property
@@ -220,6 +222,7 @@ class BaseLoader(Generic[B]):
         epoch = operator.index(given)
         if epoch < 0:
             raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
+        self._check_process()
         self._next_epoch = epoch
 
     def __getitem__(self, _place: Any) -> NoReturn:
@@ -253,7 +256,7 @@ class BaseLoader(Generic[B]):
         """
         self._check_process()
         self._settle()
-        return Iteration(self._epoch(), self.counters)
+        return Iteration(self._epoch(), self.counters, self._check_process)
 
     def _epoch(self) -> Iterator[B]:
         self._turn += 1
@@ -358,6 +361,7 @@ class BaseLoader(Generic[B]):
 
         One rank's state serves all: each may load its own, or that of any other taken after as many batches.
         """
+        self._check_process()
         self._settle(strict=False)
         return self._state()
 
@@ -393,6 +397,7 @@ class BaseLoader(Generic[B]):
             raise TypeError(f"dali_zarr: load_state_dict: expected the state of a loader, but found {type(given).__name__}")
         if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        self._check_process()
         with self._lock:
             self._load(state)
         log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)

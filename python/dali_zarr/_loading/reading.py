@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import _arguments, _dali, _errors, _native
+from .. import _arguments, _calls, _dali, _errors, _native
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import common, outputs
@@ -72,7 +72,7 @@ class Plan:
 
     def schedule(self, state: str) -> Schedule:
         """Returns the schedule of a reader that begins with this state."""
-        stick = bool(self.arguments.get("stick_to_shard", False))
+        stick = any(bool(self.arguments.get(name, False)) for name in ("stick_to_shard", "shuffle_after_epoch"))
         return Schedule.of_state(state, self.shard_id, self.num_shards, self.batch_size, stick)
 
 
@@ -196,6 +196,12 @@ class Reading:
             if not self._scheduled:
                 self._pipe.schedule_run()
                 self._scheduled = True
+            try:
+                _calls.wait(self._pipe)
+            except BaseException:
+                # A signal's handler raised it. Where the iteration goes on isn't known, so nothing is read ahead.
+                self.close()
+                raise
             # The batch before needn't be released: DALI's executor gives it away, and reuses its memory when nobody
             # holds it.
             found = take(list(self._pipe.outputs()))

@@ -313,7 +313,7 @@ if memory holds the chunks of a window. If each sample has chunks of its own, or
 samples of the epoch are shuffled together.)",
                                int64_t{1024})
       .AddOptionalArg("shuffle_after_epoch", R"(If set, the first epoch comes in order, and all samples are shuffled anew
-for each later one.
+for each later one. The reader keeps to its shard of the new order.
 
 Excludes `random_shuffle` and `stick_to_shard`.)",
                       false)

@@ -159,6 +159,13 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
 ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
     : ZarrReaderBase<dali::GPUBackend>(spec), device_id_(spec.GetArgument<int>("device_id")) {}
 
+ZarrReader<dali::GPUBackend>::~ZarrReader() {
+  // CUDA can't be used in a forked child: what belongs to it is left alone there.
+  if (reader_->is_inherited()) new std::vector<DeviceSet>(std::move(sets_));
+  // The engine writes to the sets until it is closed.
+  CloseReader();
+}
+
 void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
   auto &set = sets_[id];
   std::vector<uint64_t> addresses;

@@ -111,8 +111,7 @@ template <>
 class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
  public:
   explicit ZarrReader(const dali::OpSpec &spec);
-  // The engine writes to the sets until it is closed.
-  ~ZarrReader() override { CloseReader(); }
+  ~ZarrReader() override;
 
  protected:
   void RunImpl(dali::Workspace &ws) override;

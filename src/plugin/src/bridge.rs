@@ -98,6 +98,9 @@ mod ffi {
         fn open(self: &mut ZarrReader, arguments: &[u8], wait: bool, num_outputs: usize, place: &str) -> Status;
         /// Waits until the reader is open. Returns the error if it can't be opened.
         fn opened(self: &ZarrReader) -> Status;
+        /// Whether this is a forked child of the process in which the reader was made. Then nothing of it may be used,
+        /// and all functions that return a status fail.
+        fn is_inherited(self: &ZarrReader) -> bool;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
         fn meta(self: &ZarrReader) -> Meta;
         fn buffers_wanted(self: &ZarrReader) -> usize;
@@ -180,6 +183,10 @@ impl ZarrReader {
 
     fn opened(&self) -> ffi::Status {
         to_status(guard(|| self.0.opened()))
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.0.is_inherited()
     }
 
     fn outputs(&self) -> Vec<ffi::Output> {

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
+use crate::process::PerProcess;
+
 /// The most errors that are kept. After an error a pipeline can't go on, so there are few.
 const KEPT: usize = 64;
 
@@ -20,8 +22,9 @@ pub struct Failure {
     pub details: String,
 }
 
-static FAILURES: Failures = Failures(Mutex::new(VecDeque::new()));
+static FAILURES: PerProcess<Failures> = PerProcess::new();
 
+#[derive(Default)]
 struct Failures(Mutex<VecDeque<Failure>>);
 
 impl Failures {
@@ -43,12 +46,12 @@ impl Failures {
 
 /// Keeps an error that is passed to DALI.
 pub fn keep(message: &str, details: String) {
-    FAILURES.keep(message, details);
+    FAILURES.get().keep(message, details);
 }
 
 /// Returns the error whose message is in the text of DALI's exception; `None` if there is none among the last errors.
 pub fn find(text: &str) -> Option<Failure> {
-    FAILURES.find(text)
+    FAILURES.get().find(text)
 }
 
 #[cfg(test)]

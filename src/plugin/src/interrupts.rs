@@ -1,103 +1,99 @@
-//! Ends waits for batches after Ctrl-C.
+//! Ends waits of operators for batches: at the end of the process, when nobody will take the batch, and when a signal
+//! handler of Python raises an exception.
 //!
-//! Python's handler of SIGINT only sets a flag. The main thread checks this flag when it runs Python code, but not
-//! while it waits in DALI for a batch. So during that time ([`watch`]) this library installs its own handler: it sets a
-//! flag of the library, and then calls Python's handler. Waits that see the flag end with an error, so the main thread
-//! returns to Python.
+//! Python's own handlers of signals only set a flag. The main thread runs what the program has for the signal when it
+//! runs Python code. While it waits in an operator ([`watch`]), this module lets Python run it, in the short pauses of the
+//! wait. DALI runs operators on its own threads, unless the pipeline is a synchronous one or the dynamic mode is used.
+//! Where it does, the host waits elsewhere ([`crate::runs`]).
 //!
-//! `unsafe` is allowed here, to install and call signal handlers.
+//! `unsafe` is allowed here, to call Python.
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::{transmute, zeroed};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dali_zarr_engine::error::{Code, Error, Result};
 
-/// While this is set, waits end.
-static RAISED: AtomicBool = AtomicBool::new(false);
-/// Address of the host's handler, which was installed before.
-static BEFORE: AtomicUsize = AtomicUsize::new(0);
-/// Whether the host's handler takes three arguments (SA_SIGINFO).
-static TAKES_INFO: AtomicBool = AtomicBool::new(false);
-/// Number of nested calls of [`watch`] with `true`.
-static DEPTH: AtomicUsize = AtomicUsize::new(0);
+use crate::runs::Runs;
 
-/// The signal handler. It may interrupt any code, so it uses only atomics.
-extern "C" fn raise(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    RAISED.store(true, Ordering::Relaxed);
-    let before = BEFORE.load(Ordering::Acquire);
-    // SAFETY: `before` is the address of the handler that was installed for this signal with these flags. It was stored
-    // before this handler was installed.
-    unsafe {
-        if TAKES_INFO.load(Ordering::Relaxed) {
-            transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(before)(signal, info, context);
-        } else {
-            transmute::<usize, extern "C" fn(c_int)>(before)(signal);
-        }
+/// While this is set, all waits end.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Functions of Python's C API.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Python {
+    /// `PyGILState_Ensure`
+    pub ensure: extern "C" fn() -> c_int,
+    /// `PyGILState_Release`
+    pub release: extern "C" fn(c_int),
+    /// `PyErr_CheckSignals`
+    pub check_signals: extern "C" fn() -> c_int,
+    /// `PyErr_Fetch`
+    pub fetch: unsafe extern "C" fn(*mut *mut c_void, *mut *mut c_void, *mut *mut c_void),
+}
+
+/// An exception of Python: its type, its value and its traceback, each owned or null.
+pub type Exception = [*mut c_void; 3];
+
+static PYTHON: OnceLock<Python> = OnceLock::new();
+
+thread_local! {
+    /// Whether handlers of signals may run in the waits of this thread.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    /// The exception that a handler raised in a wait of this thread.
+    static RAISED: Cell<Exception> = const { Cell::new([null_mut(); 3]) };
+}
+
+/// Stores Python's functions. Only the first call counts: a process has one Python.
+pub fn set_python(python: Python) {
+    let _ = PYTHON.set(python);
+}
+
+/// Sets whether Python's handlers of signals run in the waits of this thread. Returns what was set before.
+pub fn watch(watched: bool) -> bool {
+    WATCHED.try_with(|now| now.replace(watched)).unwrap_or(false)
+}
+
+/// Takes the exception that a handler raised in a wait of this thread; nulls if there is none.
+pub fn take_raised() -> Exception {
+    RAISED.try_with(|raised| raised.replace([null_mut(); 3])).unwrap_or([null_mut(); 3])
+}
+
+/// Ends all waits from now on.
+pub fn end_all() {
+    ENDS.store(true, Ordering::Relaxed);
+}
+
+/// Whether a handler of a signal raised an exception. Runs the handlers, if this thread is watched.
+fn handlers_raise() -> bool {
+    let Some(python) = PYTHON.get().filter(|_| WATCHED.try_with(Cell::get) == Ok(true)) else { return false };
+    let state = (python.ensure)();
+    let raises = (python.check_signals)() != 0;
+    if raises {
+        let mut exception: Exception = [null_mut(); 3];
+        let [kind, value, traceback] = &mut exception;
+        // SAFETY: Python's lock is held, and the pointers are valid for writes.
+        unsafe { (python.fetch)(kind, value, traceback) };
+        let _ = RAISED.try_with(|raised| raised.set(exception));
     }
+    (python.release)(state);
+    raises
 }
 
-fn current() -> Option<libc::sigaction> {
-    // SAFETY: a plain C structure may be all zeros.
-    let mut action: libc::sigaction = unsafe { zeroed() };
-    // SAFETY: the call only writes the signal's action to `action`.
-    (unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), &mut action) } == 0).then_some(action)
-}
-
-fn set(action: &libc::sigaction) {
-    // SAFETY: the handler may run on any thread at any time. It is either the process's own, or this library's, which
-    // is never unloaded (DALI never unloads libraries with operators).
-    unsafe { libc::sigaction(libc::SIGINT, action, null_mut()) };
-}
-
-/// With `true`: from now on SIGINT ends waits, until this was called with `false` as often as with `true`. An earlier
-/// SIGINT is forgotten. Only one thread of the host may call this. Without a handler of the host nothing changes: the
-/// signal then ends the process, or is ignored.
-pub fn watch(watched: bool) {
-    let ours = raise as *const () as usize;
-    if watched {
-        RAISED.store(false, Ordering::Relaxed);
-        if DEPTH.fetch_add(1, Ordering::Relaxed) > 0 {
-            return;
-        }
-        let Some(mut action) = current() else { return };
-        if [libc::SIG_DFL, libc::SIG_IGN, ours].contains(&action.sa_sigaction) {
-            return;
-        }
-        TAKES_INFO.store(action.sa_flags & libc::SA_SIGINFO != 0, Ordering::Relaxed);
-        BEFORE.store(action.sa_sigaction, Ordering::Release);
-        action.sa_sigaction = ours;
-        action.sa_flags |= libc::SA_SIGINFO;
-        set(&action);
-    } else if DEPTH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |depth| depth.checked_sub(1)) == Ok(1) {
-        // A handler that someone else installed meanwhile stays.
-        if let Some(mut action) = current().filter(|action| action.sa_sigaction == ours) {
-            action.sa_sigaction = BEFORE.load(Ordering::Acquire);
-            if !TAKES_INFO.load(Ordering::Relaxed) {
-                action.sa_flags &= !libc::SA_SIGINFO;
-            }
-            set(&action);
-        }
-    }
-}
-
-/// Ends waits as the signal does, until the next `watch(true)`.
-pub fn interrupt() {
-    RAISED.store(true, Ordering::Relaxed);
-}
-
-/// Checks whether to go on waiting for a batch. Must be called again and again during a wait.
+/// Checks whether an operator may wait on for a batch. Must be called again and again during a wait.
 ///
 /// # Errors
 /// If the wait must end.
-pub fn check() -> Result<()> {
-    if RAISED.load(Ordering::Relaxed) {
+pub fn check(runs: &Runs) -> Result<()> {
+    if ENDS.load(Ordering::Relaxed) || runs.must_end() || handlers_raise() {
         return Err(Error::coded(
             Code::Interrupted,
-            "interrupted by Ctrl-C (SIGINT), or the end of the process, while waiting for the store",
+            "interrupted by a signal, or by the end of the process or the pipeline, while waiting for the store",
         ));
     }
     Ok(())
@@ -106,44 +102,48 @@ pub fn check() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runs::{Listed, end};
+    use std::sync::atomic::AtomicUsize;
 
-    static HEARD: AtomicUsize = AtomicUsize::new(0);
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-    extern "C" fn hear(_signal: c_int) {
-        HEARD.fetch_add(1, Ordering::Relaxed);
+    extern "C" fn ensure() -> c_int {
+        5
+    }
+    extern "C" fn release(state: c_int) {
+        assert_eq!(state, 5);
+    }
+    /// The second signal's handler raises.
+    extern "C" fn check_signals() -> c_int {
+        if ASKED.fetch_add(1, Ordering::Relaxed) == 1 { -1 } else { 0 }
+    }
+    unsafe extern "C" fn fetch(kind: *mut *mut c_void, value: *mut *mut c_void, _traceback: *mut *mut c_void) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            kind.write(8 as *mut c_void);
+            value.write(16 as *mut c_void);
+        }
     }
 
-    /// A single test, because the handler belongs to the process.
+    /// A single test, because the end is that of the process.
     #[test]
-    fn a_signal_is_seen_while_it_is_watched_for_and_reaches_the_handler_that_was_there() {
-        let mut action = current().unwrap();
-        action.sa_sigaction = hear as *const () as usize;
-        set(&action);
-        let signal = || {
-            // SAFETY: there is a handler.
-            assert_eq!(unsafe { libc::raise(libc::SIGINT) }, 0);
-        };
-        signal();
-        assert!(check().is_ok());
-        watch(true);
-        watch(true);
-        assert!(check().is_ok());
-        signal();
-        assert_eq!(check().unwrap_err().code(), Code::Interrupted);
-        watch(false);
-        watch(true);
-        assert!(check().is_ok(), "an earlier one is forgotten");
-        watch(false);
-        watch(false);
-        watch(false);
-        assert_eq!(current().unwrap().sa_sigaction, hear as *const () as usize);
-        signal();
-        assert!(check().is_ok());
-        assert_eq!(HEARD.load(Ordering::Relaxed), 3);
-        interrupt();
-        assert!(check().is_err());
-        watch(true);
-        watch(false);
-        assert!(check().is_ok());
+    fn handlers_run_in_waits_of_watched_threads_and_waits_end() {
+        set_python(Python { ensure, release, check_signals, fetch });
+        let (one, two) = (Listed::default(), Listed::default());
+        assert!(check(&one.runs).is_ok());
+        assert_eq!(ASKED.load(Ordering::Relaxed), 0, "the thread isn't watched");
+        assert!(!watch(true));
+        assert!(check(&one.runs).is_ok());
+        assert_eq!(check(&one.runs).unwrap_err().code(), Code::Interrupted);
+        assert_eq!(take_raised(), [8 as *mut c_void, 16 as *mut c_void, null_mut()]);
+        assert_eq!(take_raised(), [null_mut(); 3]);
+        assert!(check(&one.runs).is_ok());
+        assert!(std::thread::spawn(|| check(&Listed::default().runs).is_ok()).join().unwrap());
+        assert_eq!(ASKED.load(Ordering::Relaxed), 3, "another thread isn't watched");
+        assert!(watch(false));
+        end(one.number);
+        assert!(check(&one.runs).is_err() && check(&two.runs).is_ok());
+        end_all();
+        assert!(check(&two.runs).is_err());
     }
 }

@@ -12,5 +12,7 @@ mod interrupts;
 mod log;
 mod opening;
 mod operator;
+mod process;
 mod registry;
+mod runs;
 mod unwind;

@@ -2,15 +2,11 @@
 //!
 //! The library never calls the host. A callback that needs Python's lock might wait for a thread that holds this lock
 //! and waits for the library. So records wait in a queue, and a thread of the host takes them.
-//!
-//! `unsafe` is allowed here, to find the queue of the current process after a fork.
-
-#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +16,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{Interest, set_global_default};
 use tracing::{Event, Metadata, Subscriber, callsite};
+
+use crate::process::PerProcess;
 
 /// Most records in the queue. Further records push the oldest ones out.
 const MAX_RECORDS: usize = 1000;
@@ -34,8 +32,8 @@ static LEVEL: AtomicU8 = AtomicU8::new(2);
 
 /// The records of one process. A forked child has its own queue, because the lock may be held when the process is
 /// forked.
+#[derive(Default)]
 struct Queue {
-    process: u32,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -51,19 +49,8 @@ struct State {
 
 impl Queue {
     fn current() -> &'static Self {
-        static CURRENT: AtomicPtr<Queue> = AtomicPtr::new(std::ptr::null_mut());
-        let process = std::process::id();
-        let found = CURRENT.load(Ordering::Acquire);
-        // SAFETY: null, or a leaked queue, which is never freed.
-        if let Some(queue) = unsafe { found.as_ref() }.filter(|queue| queue.process == process) {
-            return queue;
-        }
-        let new = Box::leak(Box::new(Self { process, state: Mutex::default(), changed: Condvar::new() }));
-        match CURRENT.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => new,
-            // SAFETY: another thread stored its queue first. That queue is leaked too.
-            Err(other) => unsafe { &*other },
-        }
+        static QUEUE: PerProcess<Queue> = PerProcess::new();
+        QUEUE.get()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

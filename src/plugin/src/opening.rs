@@ -37,6 +37,8 @@ thread_local! {
 pub struct Opening {
     /// Where in the host's program the operator was made.
     place: String,
+    /// The operator's number (see [`crate::runs`]).
+    operator: u64,
     /// Whether nobody will use the reader.
     is_abandoned: AtomicBool,
     state: Mutex<State>,
@@ -55,7 +57,7 @@ impl Opening {
     ///
     /// # Errors
     /// If the thread can't be started.
-    pub fn start<F>(work: F, place: String) -> Result<std::result::Result<Arc<Self>, F>>
+    pub fn start<F>(work: F, place: String, operator: u64) -> Result<std::result::Result<Arc<Self>, F>>
     where
         F: FnOnce() -> Result<OpenReader> + Send + 'static,
     {
@@ -63,7 +65,7 @@ impl Opening {
             return Ok(Err(work));
         };
         let (is_abandoned, state) = (AtomicBool::new(false), Mutex::new(State::Pending));
-        let opening = Arc::new(Self { place, is_abandoned, state, ended: Condvar::new() });
+        let opening = Arc::new(Self { place, operator, is_abandoned, state, ended: Condvar::new() });
         let shared = Arc::clone(&opening);
         std::thread::Builder::new()
             .name("dali-zarr-open".into())
@@ -147,6 +149,12 @@ pub fn wait(limit: Duration) -> std::result::Result<bool, (Error, String)> {
     Ok(true)
 }
 
+/// Returns the numbers of this thread's operators since [`defer`].
+pub fn operators() -> Vec<u64> {
+    let numbers = |list: &Option<Vec<Arc<Opening>>>| list.iter().flatten().map(|opening| opening.operator).collect();
+    DEFERRED.try_with(|list| numbers(&list.borrow())).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,15 +166,17 @@ mod tests {
 
     #[test]
     fn a_constructor_waits_unless_the_host_does() {
-        assert!(Opening::start(failing("a"), String::new()).unwrap().is_err(), "the work comes back");
+        assert!(Opening::start(failing("a"), String::new(), 1).unwrap().is_err(), "the work comes back");
         assert!(wait(Duration::ZERO).unwrap());
         defer(true);
-        assert!(Opening::start(failing("a"), "here".into()).unwrap().is_ok());
+        assert!(Opening::start(failing("a"), "here".into(), 5).unwrap().is_ok());
         let (error, place) = wait(Duration::from_secs(100)).unwrap_err();
         assert_eq!((error.message(), place.as_str()), ("a", "here"));
+        assert_eq!(operators(), [5]);
         defer(false);
         assert!(wait(Duration::ZERO).unwrap(), "it is forgotten");
-        assert!(Opening::start(failing("a"), String::new()).unwrap().is_err());
+        assert!(operators().is_empty());
+        assert!(Opening::start(failing("a"), String::new(), 1).unwrap().is_err());
     }
 
     #[test]
@@ -177,8 +187,8 @@ mod tests {
             let _ = wanted.recv();
             panic!("the first")
         };
-        let first = Opening::start(slow, "one".into()).unwrap().ok().unwrap();
-        let second = Opening::start(|| unreachable!("the first failed"), "two".into()).unwrap().ok().unwrap();
+        let first = Opening::start(slow, "one".into(), 1).unwrap().ok().unwrap();
+        let second = Opening::start(|| unreachable!("the first failed"), "two".into(), 2).unwrap().ok().unwrap();
         assert!(!wait(Duration::from_millis(20)).unwrap());
         second.abandon();
         drop(go);

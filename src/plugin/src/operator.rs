@@ -10,16 +10,26 @@ use dali_zarr_engine::spec::Spec;
 
 use crate::interrupts;
 use crate::opening::{OpenReader, Opening};
+use crate::process::Process;
 use crate::registry::Registered;
+use crate::runs::Listed;
 use crate::unwind::Fenced;
 
 /// A reader that may not be open yet.
-#[derive(Default)]
 pub struct Operator {
+    process: Process,
+    listed: Listed,
     /// The opening on another thread, if the host waits for it itself.
     opening: Option<Arc<Opening>>,
     open: OnceLock<Result<OpenReader>>,
     interrupted: Mutex<Interrupted>,
+}
+
+impl Default for Operator {
+    fn default() -> Self {
+        let (process, listed) = (Process::current(), Listed::default());
+        Self { process, listed, opening: None, open: OnceLock::new(), interrupted: Mutex::default() }
+    }
 }
 
 /// Batches that nobody took, because the waits for them were interrupted.
@@ -48,7 +58,14 @@ fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<OpenReader> {
 }
 
 impl Operator {
+    /// Whether this is a forked child of the process in which the operator was made.
+    pub fn is_inherited(&self) -> bool {
+        !self.process.is_current()
+    }
+
     fn taken(&self) -> Result<&OpenReader> {
+        // Before anything else: in a forked child even a lock may be waited for in vain.
+        self.process.check()?;
         let open = match &self.opening {
             Some(opening) => self.open.get_or_init(|| opening.take()),
             None => self.open.get().ok_or_else(not_open)?,
@@ -75,7 +92,7 @@ impl Operator {
     /// If the arguments are wrong. If the host doesn't wait itself, also if the store can't be opened.
     pub fn open(&mut self, arguments: &[u8], wait: bool, num_outputs: usize, place: String) -> Result<()> {
         let spec = Spec::from_json(arguments)?;
-        match Opening::start(move || open(&spec, wait, num_outputs), place)? {
+        match Opening::start(move || open(&spec, wait, num_outputs), place, self.listed.number)? {
             Ok(opening) => self.opening = Some(opening),
             Err(work) => self.open = OnceLock::from(Ok(work()?)),
         }
@@ -119,9 +136,11 @@ impl Operator {
     /// Waits for the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
         let reader = self.reader()?;
+        let runs = &self.listed.runs;
+        let _run = runs.begin();
         loop {
             let mut ended = false;
-            let batch = reader.next_batch_while(&mut || interrupts::check().inspect_err(|_| ended = true));
+            let batch = reader.next_batch_while(&mut || interrupts::check(runs).inspect_err(|_| ended = true));
             let mut interrupted = self.interrupted();
             if ended {
                 interrupted.batches += 1;
@@ -142,7 +161,8 @@ impl Operator {
     /// it is written.
     pub fn delivered(&self) -> u64 {
         // DALI also calls this while it builds a pipeline, when the operator must not wait.
-        self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |open| open.reader.delivered())
+        let open = self.open.get().and_then(|open| open.as_ref().ok());
+        open.and_then(|open| open.reader.own().ok()).map_or(0, Reader::delivered)
     }
 
     /// Returns the state after `delivered` samples.

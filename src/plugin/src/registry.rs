@@ -1,4 +1,5 @@
-//! Lists the readers that are alive in this process, so that a host can ask for their counters.
+//! Lists the readers that are alive in this process, so that a host can ask for their counters. A forked child has none of
+//! its parent's.
 //!
 //! Python can't reach an operator inside a built DALI pipeline by its name, and names don't tell two pipelines apart.
 //! But DALI's `reader_meta` calls the operator on the caller's thread. So a reader that describes its epoch stores its
@@ -7,12 +8,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dali_zarr_engine::reader::Reader;
 use dali_zarr_engine::spec::{Device, Spec};
 use dali_zarr_engine::stats::Stats;
 use serde_json::{Value, json};
+
+use crate::process::PerProcess;
 
 /// A reader that is alive.
 struct Entry {
@@ -21,12 +24,16 @@ struct Entry {
     stats: Arc<Stats>,
 }
 
-static READERS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
+static READERS: PerProcess<Mutex<BTreeMap<u64, Entry>>> = PerProcess::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     /// Number of the reader that last described its epoch on this thread; 0: none.
     static DESCRIBED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn readers() -> MutexGuard<'static, BTreeMap<u64, Entry>> {
+    READERS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps a reader in the registry until it is dropped.
@@ -49,7 +56,7 @@ impl Registered {
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });
         let entry = Entry { about, stats: Arc::clone(reader.stats()) };
-        READERS.lock().unwrap_or_else(PoisonError::into_inner).insert(number, entry);
+        readers().insert(number, entry);
         Self(number)
     }
 
@@ -61,14 +68,13 @@ impl Registered {
 
     /// Returns the description of the reader and its counters.
     pub fn stats(&self) -> Value {
-        let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.get(&self.0).map_or(Value::Null, Entry::to_json)
+        readers().get(&self.0).map_or(Value::Null, Entry::to_json)
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        READERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        readers().remove(&self.0);
     }
 }
 
@@ -89,6 +95,5 @@ pub fn take_described() -> u64 {
 
 /// Returns all readers and their counters, the oldest first.
 pub fn all() -> Value {
-    let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
-    readers.values().map(Entry::to_json).collect()
+    readers().values().map(Entry::to_json).collect()
 }

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use dali_zarr_engine::error::{Error, Result};
 
 use crate::log;
+use crate::process::Process;
 
 /// Runs `work`. A panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -31,32 +32,53 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
     Error::coded(error.code(), format!("{error}; {request}"))
 }
 
-/// A value that foreign code may drop: a panic of its destructor is caught.
-pub struct Fenced<T>(ManuallyDrop<T>);
+/// A value that foreign code may drop: a panic of its destructor is caught. In a forked child it isn't dropped: that
+/// could wait for threads and locks which only the parent has.
+pub struct Fenced<T> {
+    value: ManuallyDrop<T>,
+    process: Process,
+}
 
 impl<T> Fenced<T> {
     /// Wraps `value`.
     pub fn new(value: T) -> Self {
-        Self(ManuallyDrop::new(value))
+        Self { value: ManuallyDrop::new(value), process: Process::current() }
+    }
+
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// In a forked child of the process in which it was made.
+    pub fn own(&self) -> Result<&T> {
+        self.process.check()?;
+        Ok(&self.value)
+    }
+
+    /// Whether this is a forked child of the process in which the value was made.
+    pub fn is_inherited(&self) -> bool {
+        !self.process.is_current()
     }
 }
 
 impl<T> Deref for Fenced<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
 impl<T> DerefMut for Fenced<T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        &mut self.value
     }
 }
 
 impl<T> Drop for Fenced<T> {
     fn drop(&mut self) {
-        let value = &mut self.0;
+        if self.is_inherited() {
+            return;
+        }
+        let value = &mut self.value;
         // SAFETY: the field is private and nothing else drops it, so the value is intact here. `self` is not used again
         // after its destructor. A destructor can't return an error; the panic hook has already printed what went wrong.
         let _ = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(value) }));

@@ -195,7 +195,8 @@ fn shuffle(
     let own = start(place.shard)..start(place.shard + 1);
     let spec = spec.clone().with(|s| {
         s.order.num_shards = num_shards as i64;
-        s.order.stick_to_shard = stick_to_shard;
+        // With `shuffle_after_epoch` a reader keeps its shard, but the whole order is shuffled.
+        s.order.stick_to_shard = stick_to_shard && !s.order.shuffle_after_epoch;
     });
     Ok((range_of(place), Shuffle::new(&spec, blocks, weights, (place.shard, own))?))
 }

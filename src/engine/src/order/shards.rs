@@ -56,11 +56,14 @@ impl Sharding {
         if spec.batch_size == 0 {
             return Err(Error::value("batch_size: expected at least 1, found 0"));
         }
+        if spec.order.shuffle_after_epoch && spec.order.stick_to_shard {
+            return Err(Error::value("shuffle_after_epoch and stick_to_shard contradict each other: give one of them"));
+        }
         Ok(Self {
             num_shards: shards as u64,
             batch_size: spec.batch_size as u64,
             pad_last_batch: spec.order.pad_last_batch,
-            stick_to_shard: spec.order.stick_to_shard,
+            stick_to_shard: spec.order.keeps_shard(),
         })
     }
 

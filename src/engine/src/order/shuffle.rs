@@ -45,11 +45,8 @@ const WINDOWS: u64 = 1;
 impl Shuffle {
     /// Makes the shuffle. `shard` is the reader's own shard and its positions; it matters only with `stick_to_shard`.
     pub fn new(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, shard: (u64, Range<u64>)) -> Result<Self> {
-        if spec.order.shuffle_after_epoch && (spec.order.random_shuffle || spec.order.stick_to_shard) {
-            let other = if spec.order.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
-            return Err(Error::value(format!(
-                "shuffle_after_epoch and {other} contradict each other: give one of them"
-            )));
+        if spec.order.shuffle_after_epoch && spec.order.random_shuffle {
+            return Err(Error::value("shuffle_after_epoch and random_shuffle contradict each other: give one of them"));
         }
         if weights.is_some() && (spec.order.random_shuffle || spec.order.shuffle_after_epoch) {
             let other = if spec.order.random_shuffle { "random_shuffle" } else { "shuffle_after_epoch" };

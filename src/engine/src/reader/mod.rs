@@ -65,7 +65,7 @@ const SMALL: u64 = 64 << 20;
 pub struct ReaderMeta {
     /// Samples in an epoch, over all shards.
     pub epoch_size: i64,
-    /// The same, rounded up to a multiple of the number of shards.
+    /// The same; with `pad_last_batch`, rounded up to a multiple of the number of shards.
     pub epoch_size_padded: i64,
     /// As in the spec.
     pub number_of_shards: i64,
@@ -73,7 +73,7 @@ pub struct ReaderMeta {
     pub shard_id: i64,
     /// As in the spec.
     pub pad_last_batch: bool,
-    /// As in the spec.
+    /// Whether the reader keeps its shard.
     pub stick_to_shard: bool,
 }
 
@@ -295,7 +295,7 @@ impl Reader {
         self.next_batch_while(&mut || Ok(()))
     }
 
-    /// As [`Self::next_batch`]. While it waits, it calls `go_on` ten times a second. An error of `go_on` ends the wait, and the next
+    /// As [`Self::next_batch`]. While it waits, it calls `go_on` twenty times a second. An error of `go_on` ends the wait, and the next
     /// call waits for the same batch.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl Reader {
 
     fn wait(&self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Finished> {
         loop {
-            match self.finished.recv_timeout(Duration::from_millis(100)) {
+            match self.finished.recv_timeout(Duration::from_millis(50)) {
                 Ok(finished) => return Ok(finished),
                 Err(RecvTimeoutError::Timeout) => go_on()?,
                 Err(RecvTimeoutError::Disconnected) => return Err(stopped()),

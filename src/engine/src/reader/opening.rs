@@ -80,13 +80,15 @@ impl UnstartedReader {
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
         let (order, identity) = ordered(spec, &dataset, &planner, inputs.weights)?;
+        let (samples, shards) = (order.samples(), spec.order.num_shards as u64);
+        let padded = if spec.order.pad_last_batch { samples.next_multiple_of(shards) } else { samples };
         let meta = ReaderMeta {
-            epoch_size: order.samples() as i64,
-            epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,
+            epoch_size: samples as i64,
+            epoch_size_padded: padded as i64,
             number_of_shards: spec.order.num_shards,
             shard_id: spec.order.shard_id,
             pad_last_batch: spec.order.pad_last_batch,
-            stick_to_shard: spec.order.stick_to_shard,
+            stick_to_shard: spec.order.keeps_shard(),
         };
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;

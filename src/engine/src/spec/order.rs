@@ -43,6 +43,14 @@ pub struct OrderArguments {
     pub pad_last_batch: bool,
 }
 
+impl OrderArguments {
+    /// Whether a reader delivers the same shard in each epoch. With `shuffle_after_epoch` it needn't move on, because the
+    /// order that is divided is a new one; DALI's readers don't either.
+    pub fn keeps_shard(&self) -> bool {
+        self.stick_to_shard || self.shuffle_after_epoch
+    }
+}
+
 impl Default for OrderArguments {
     fn default() -> Self {
         Self {

@@ -24,7 +24,7 @@ pub unsafe extern "C" fn dali_zarr_next_batch(reader: *mut CReader, batch: *mut 
             put(batch, std::ptr::null_mut(), "batch")?;
             deref(reader, "reader")?
         };
-        let next = CBatch(Fenced::new(reader.reader.next_batch()?));
+        let next = CBatch(Fenced::new(reader.reader.own()?.next_batch()?));
         // SAFETY: as above.
         unsafe { put(batch, Box::into_raw(Box::new(next)), "batch") }
     })
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn dali_zarr_batch_release(batch: *mut CBatch) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_buffers_wanted(reader: *const CReader) -> usize {
     // SAFETY: the caller's promise.
-    guard(|| Ok(unsafe { deref(reader, "reader") }?.reader.buffers_wanted())).unwrap_or(0)
+    guard(|| Ok(unsafe { deref(reader, "reader") }?.reader.own()?.buffers_wanted())).unwrap_or(0)
 }
 
 /// Lends a set of device buffers.
@@ -140,6 +140,6 @@ pub unsafe extern "C" fn dali_zarr_lend(
         }
         // SAFETY: not null, and the caller promises `count` addresses.
         let outputs = unsafe { std::slice::from_raw_parts(outputs, count) }.to_vec();
-        reader.reader.lend(DeviceBuffers { id, outputs, ready })
+        reader.reader.own()?.lend(DeviceBuffers { id, outputs, ready })
     })
 }

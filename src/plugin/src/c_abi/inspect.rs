@@ -85,7 +85,9 @@ pub unsafe extern "C" fn dali_zarr_pick_labels(
 pub unsafe extern "C" fn dali_zarr_stats(reader: *const CReader, json: *mut *const c_char) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let stats = unsafe { deref(reader, "reader") }?.registered.stats().to_string();
+        let reader = unsafe { deref(reader, "reader") }?;
+        reader.reader.own()?;
+        let stats = reader.registered.stats().to_string();
         // SAFETY: as above.
         unsafe { put(json, keep_text(&stats), "json") }
     })

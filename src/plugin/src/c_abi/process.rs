@@ -11,9 +11,10 @@ use dali_zarr_engine::reader::openings;
 use dali_zarr_engine::table::kept::{self, AnyTable};
 use dali_zarr_engine::table::{Element, Table};
 
-use super::{call, details, keep_error, keep_text, null, put, text};
+use super::{call, deref, details, keep_error, keep_text, null, put, text};
+use crate::interrupts::{Exception, Python};
 use crate::unwind::guard;
-use crate::{interrupts, log, opening, registry};
+use crate::{interrupts, log, opening, registry, runs};
 
 /// Values of `enum dali_zarr_dtype`.
 const INT64: i32 = 4;
@@ -212,20 +213,89 @@ pub unsafe extern "C" fn dali_zarr_wait_opened(timeout_ms: u32, opened: *mut i32
     status
 }
 
-/// Sets whether SIGINT ends waits for batches.
+/// Returns the numbers of this thread's operators.
+///
+/// # Safety
+/// `count` is null or valid for reads and writes, and `numbers` points to room for `*count` numbers.
 #[unsafe(no_mangle)]
-pub extern "C" fn dali_zarr_watch_interrupts(watched: i32) -> i32 {
+pub unsafe extern "C" fn dali_zarr_operators(numbers: *mut u64, count: *mut usize) -> i32 {
     call(|| {
-        interrupts::watch(watched != 0);
+        // SAFETY: the caller's promise.
+        let room = *unsafe { deref(count, "count") }?;
+        let found = opening::operators();
+        if room > 0 && numbers.is_null() {
+            return Err(null("numbers"));
+        }
+        for (i, number) in found.iter().take(room).enumerate() {
+            // SAFETY: not null, and the caller promises room for `room` numbers.
+            unsafe { numbers.add(i).write(*number) };
+        }
+        // SAFETY: as above.
+        unsafe { put(count, found.len(), "count") }
+    })
+}
+
+/// Waits until an operator has ended a number of runs.
+///
+/// # Safety
+/// `outlook` is null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_wait_runs(operator: u64, ended: u64, timeout_ms: u32, outlook: *mut i32) -> i32 {
+    call(|| {
+        let found = runs::wait(operator, ended, Duration::from_millis(timeout_ms.into()));
+        // SAFETY: the caller's promise.
+        unsafe { put(outlook, found as i32, "outlook") }
+    })
+}
+
+/// Ends the waits of an operator.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_end_waits(operator: u64) -> i32 {
+    call(|| {
+        runs::end(operator);
         Ok(())
     })
 }
 
-/// Ends waits for batches.
+/// Stores functions of Python.
+///
+/// # Safety
+/// `python` is null or points to functions of the process's Python.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_set_python(python: *const Python) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        interrupts::set_python(*unsafe { deref(python, "python") }?);
+        Ok(())
+    })
+}
+
+/// Sets whether Python's handlers of signals run in waits of this thread. Returns what was set before.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_watch_signals(watched: i32) -> i32 {
+    interrupts::watch(watched != 0).into()
+}
+
+/// Takes the exception that a handler raised in a wait of this thread.
+///
+/// # Safety
+/// `exception` is null or has room for three pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_take_raised(exception: *mut Exception) -> i32 {
+    call(|| {
+        if exception.is_null() {
+            return Err(null("exception"));
+        }
+        // SAFETY: not null, and the caller's promise.
+        unsafe { put(exception, interrupts::take_raised(), "exception") }
+    })
+}
+
+/// Ends all waits for batches.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_interrupt() -> i32 {
     call(|| {
-        interrupts::interrupt();
+        interrupts::end_all();
         Ok(())
     })
 }

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn dali_zarr_state(reader: *mut CReader, state: *mut *cons
         unsafe { put(state, std::ptr::null(), "state") }?;
         // SAFETY: the caller's promise; a reader is used by one thread at a time, so nobody else has a reference.
         let reader = unsafe { reader.as_mut() }.ok_or_else(|| null("reader"))?;
-        reader.state = c_text(&reader.reader.state());
+        reader.state = c_text(&reader.reader.own()?.state());
         // SAFETY: the caller's promise.
         unsafe { put(state, reader.state.as_ptr(), "state") }
     })
@@ -178,12 +178,13 @@ pub unsafe extern "C" fn dali_zarr_describe_batch(
         // SAFETY: the caller's promise for both pointers.
         unsafe {
             put(ragged, info.ragged.is_some().into(), "ragged")?;
-            put(bytes, info.batch_bytes(reader.reader.batch_size()), "bytes")
+            put(bytes, info.batch_bytes(reader.reader.own()?.batch_size()), "bytes")
         }
     })
 }
 
 fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
+    reader.reader.own()?;
     let found = reader.outputs.get(index);
     found.ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))
 }
@@ -196,7 +197,7 @@ fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
 pub unsafe extern "C" fn dali_zarr_describe_epoch(reader: *const CReader, meta: *mut CMeta) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let m = unsafe { deref(reader, "reader") }?.reader.meta();
+        let m = unsafe { deref(reader, "reader") }?.reader.own()?.meta();
         let described = CMeta {
             epoch_size: m.epoch_size,
             epoch_size_padded: m.epoch_size_padded,
