@@ -68,7 +68,7 @@ def test_outputs_and_epoch_are_described(program, store):
     spec = {"path": str(store), "arrays": "a", "dims": ["time"], "num_shards": 3, "shard_id": 1, "dtype": "float64"}
     done = program(json.dumps(spec), 1)
     lines = done.stderr.decode().splitlines()
-    assert lines[0] == "epoch 10 padded 12 shard 1 of 3"
+    assert lines[0] == "epoch 10 padded 10 shard 1 of 3"
     assert lines[1] == "output a dtype 11 layout 'HW' bytes 96 shape 3 4"
 
 

@@ -101,10 +101,11 @@ class _Watched(_Inside):
         if self._thread is None:
             self._before = _native.watch_signals(True)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         if self._thread is None:
             _native.watch_signals(self._before)
-            _native.raise_raised()
+            if kind is not None:
+                _native.raise_raised()
         super().__exit__()
 
 
@@ -238,8 +239,13 @@ def _guarded(gives: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def made(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(pipe: Any, *positional: Any, **arguments: Any) -> Any:
-            if _of(pipe) is None:
+            if _is_main():
+                if gives:
+                    wait(pipe)
                 return method(pipe, *positional, **arguments)
+            if _ends.is_set():
+                # DALI ends all pipelines.
+                _stop()
             with _Inside():
                 if gives:
                     wait(pipe)

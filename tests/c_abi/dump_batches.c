@@ -156,6 +156,10 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_take_log(NULL));
   int32_t opened = 2;
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_wait_opened(0, NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operators(NULL, NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_wait_runs(0, 1, 0, NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_python(NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_take_raised(NULL));
   /* Without operators there is nothing to wait for, nor to interrupt. */
   if (dali_zarr_defer_opening(1) != 0 || dali_zarr_wait_opened(1000000, &opened) != 0 || opened != 1) return 106;
   if (dali_zarr_defer_opening(0) != 0 || dali_zarr_watch_signals(0) != 0 || dali_zarr_interrupt() != 0) return 106;

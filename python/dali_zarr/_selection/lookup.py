@@ -151,7 +151,8 @@ def _labels(label: Any) -> list[Any]:
 def _check_positions(dim: str, label: Any, method: Any, tolerance: Any) -> None:
     """Raises ValueError for labels that aren't positions, where a dimension has no coordinates."""
     found = next((one for one in _labels(label) if not isinstance(one, Integral | np.bool_)), None)
-    if found is None and method is None and tolerance is None:
+    # Slices have no method, whatever the other labels have.
+    if found is None and (isinstance(label, slice) or (method is None and tolerance is None)):
         return
     wrong = f"{found!r}" if found is not None else "method" if method is not None else "tolerance"
     raise ValueError(

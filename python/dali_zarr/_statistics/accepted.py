@@ -30,6 +30,7 @@ class IgnoredArguments(TypedDict, total=False):
     pad_before: Any
     pad_after: Any
     fill_value: Any
+    missing_dates: Any
     stack_arrays: Any
     return_mask: Any
     return_index: Any
