@@ -219,6 +219,7 @@ def test_each_sample_once(data):
         args["shuffle_after_epoch"] = True
     else:
         args |= {"random_shuffle": True, "stick_to_shard": stick}
+    keeps = stick or "shuffle_after_epoch" in args
     with tempfile.TemporaryDirectory() as path:
         write_array(path, "a", np.zeros(shape, np.uint8), layout=Layout(chunks), dims=tuple(dims), codec="none")
         try:
@@ -234,12 +235,12 @@ def test_each_sample_once(data):
         for epoch in range(2):
             seen = []
             for s, pipe in enumerate(pipes):
-                held = s if stick else (s + epoch) % shards
+                held = s if keeps else (s + epoch) % shards
                 real = n * (held + 1) // shards - n * held // shards
                 # Without padding the reader's epochs aren't whole batches: read the first ones again.
                 if not args["pad_last_batch"]:
                     earlier = sum(
-                        n * ((s + e) % shards + 1) // shards - n * ((s + e) % shards) // shards if not stick else real
+                        n * ((s + e) % shards + 1) // shards - n * ((s + e) % shards) // shards if not keeps else real
                         for e in range(epoch)
                     )
                     pipe = build("cpu", 1, path=path, arrays=["a"], return_index=True, num_shards=shards, shard_id=s, **args)

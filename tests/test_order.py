@@ -64,7 +64,7 @@ def test_each_sample_once_per_epoch(path, device, shards, order, pad, stick):
         seen = []
         for shard in range(shards):
             numbers = got[shard][epoch]
-            held = shard if stick else (shard + epoch) % shards
+            held = shard if stick or order == "after-epoch" else (shard + epoch) % shards
             real = STEPS * (held + 1) // shards - STEPS * held // shards
             assert all(n == numbers[real - 1] for n in numbers[real:]), "padding repeats the last sample"
             seen += numbers[:real]
