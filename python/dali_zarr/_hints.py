@@ -1,6 +1,7 @@
 """Ends of messages about names that don't exist: the name that was probably meant."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 # Names that are less alike than this (0 to 1) aren't suggested.
@@ -30,4 +31,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
     """Returns the end of a message about an unknown name: the name that was probably meant, or ``otherwise``."""
     like = nearest(name, known)
-    return otherwise if like is None else f"did you mean {prefix}{like}?"
+    if like is None:
+        return otherwise
+    # Names may have control characters.
+    like = "".join(repr(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in like)
+    return f"did you mean {prefix}{like}?"

@@ -64,7 +64,8 @@ def to_strings(options: Mapping[Any, Any], stores: Iterable[str] = ()) -> list[s
 def with_directory(options: Any) -> list[str]:
     """Adds the current directory, if there is a place for virtual chunks: relative paths in references are relative to
     the directory that was current when the reader was made."""
-    found: list[str] = [str(option) for option in (options if isinstance(options, list | tuple) else [options])]
+    listed = cast("list[Any] | tuple[Any, ...]", options) if isinstance(options, list | tuple) else [options]
+    found = [str(option) for option in listed]
     given = {option.partition("=")[0].strip() for option in found}
     if "virtual_chunks" in given and _DIRECTORY not in given:
         with contextlib.suppress(OSError, UnicodeEncodeError):

@@ -5,7 +5,7 @@ mod code;
 mod shown;
 
 pub use code::Code;
-use shown::escaped;
+use shown::{escaped, hidden};
 pub(crate) use shown::{printable, shown};
 
 use std::any::Any;
@@ -51,7 +51,7 @@ pub struct Site {
 impl Site {
     /// A place in the store at this location. Secrets in the location are hidden.
     pub fn store(location: impl AsRef<str>) -> Self {
-        Self { store: Some(shown(location.as_ref())), ..Self::default() }
+        Self { store: Some(hidden(location.as_ref())), ..Self::default() }
     }
     /// A place in one of the stores at these locations. Secrets in the locations are hidden.
     pub(crate) fn stores(locations: &[impl AsRef<str>]) -> Self {

@@ -22,19 +22,23 @@ pub(super) fn escaped(text: String) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a path or a URL on one line, with its secrets hidden: a user and a password, a query and a fragment. Text
-/// that looks like a user and a password stays if it is the name of a file of this machine.
+/// Returns a path or a URL on one line, with its secrets hidden.
 pub(crate) fn shown(location: &str) -> String {
-    let hidden = match location.split_once("://") {
+    printable(&hidden(location)).into_owned()
+}
+
+/// Returns a path or a URL with its secrets hidden: a user and a password, a query and a fragment. Text that looks like
+/// a user and a password stays if it is the name of a file of this machine.
+pub(super) fn hidden(location: &str) -> String {
+    match location.split_once("://") {
         None => path(location),
         // A URL in a URL, as in reference://s3://bucket, or a path.
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("reference") => format!("{scheme}://{}", shown(rest)),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("reference") => format!("{scheme}://{}", hidden(rest)),
         Some((scheme, rest)) => match scheme.rsplit_once("::") {
             Some((links, scheme)) => format!("{links}::{}", url(scheme, rest)),
             None => url(scheme, rest),
         },
-    };
-    printable(&hidden).into_owned()
+    }
 }
 
 /// Whether a colon comes before an at sign, as in a user and a password. Returns the part between the slash before the

@@ -73,8 +73,8 @@ fn values_are_given_by_name() {
 fn what_is_not_given_has_its_default() {
     let nothing = ["storage_options", "window", "fill_value", "dtype", "seed", "cache_dir", "batch_size", "device"];
     let nothing: Vec<_> = nothing.iter().map(|name| format!("\"{name}\": null")).collect();
-    for spec in [read(r#"{"path": "a"}"#), read(&format!("{{\"path\": \"a\", {}}}", nothing.join(", ")))] {
-        let default = Spec::default().with(|s| s.source.paths = vec!["a".into()]);
+    for spec in [read(r#"{"path": "/a"}"#), read(&format!("{{\"path\": \"/a\", {}}}", nothing.join(", ")))] {
+        let default = Spec::default().with(|s| s.source.paths = vec!["/a".into()]);
         assert_eq!(format!("{spec:?}"), format!("{default:?}"));
     }
     assert_eq!(read(r#"{"path": "a", "cache_dir": ""}"#).resources.cache_dir, None);

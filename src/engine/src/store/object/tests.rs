@@ -294,7 +294,6 @@ fn locations_that_are_refused() {
         ("https://host/store?sig=hunter2", "without query"),
         ("ftp://host/store", "the scheme \"ftp\""),
         ("s3://", "bucket"),
-        ("http://host/a/../../b%00", ""),
     ] {
         let Err(error) = RemoteStore::open(location, &[], Arc::clone(&runtime)) else {
             panic!("{location} was opened")
