@@ -226,13 +226,16 @@ fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>, ke
     in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy, kept))
 }
 
+/// What is done with a store and the metadata at its root.
+type Work<'a, T> = dyn Fn(&Arc<dyn Store>, Hierarchy<'_>) -> Result<T> + 'a;
+
 /// Calls `work` with the metadata of a store, and returns its result with the store. If `store` holds an Icechunk
 /// repository or references, `work` gets the store that reads them, and that one is returned. `names` are the arrays to
 /// find, if they are known.
 fn in_hierarchy<T>(
     names: Option<&[String]>,
     store: &Arc<dyn Store>,
-    work: &dyn Fn(&Arc<dyn Store>, Hierarchy<'_>) -> Result<T>,
+    work: &Work<'_, T>,
 ) -> Result<(Arc<dyn Store>, T)> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
