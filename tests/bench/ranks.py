@@ -96,7 +96,8 @@ class Run:
 
     def loader(self, case: Case) -> Loader:
         # "cuda" is the process's current device.
-        return Loader(**self.arguments(case), device="cuda" if self.args.device == "gpu" else "cpu", return_index=True, uneven="exact")
+        device = "cuda" if self.args.device == "gpu" else "cpu"
+        return Loader(**self.arguments(case), device=device, return_index=True, uneven="exact")
 
     def epoch(self, loader: Loader, case: Case, batches: int | None = None) -> tuple[list[list[int]], list[int]]:
         """Runs an epoch, or its first ``batches``. Returns this rank's samples, by batch, and the samples of all
