@@ -230,3 +230,45 @@ def test_the_smallest_host_limit(store, gpu):
         smallest.append(int(re.search(r"at least (\d+) bytes", str(e.value))[1]))
         check(gpu, 2, host_memory_limit=smallest[-1], **args)
     assert smallest[0] == smallest[1]
+
+
+SHARING = """
+import sys, psutil, dali_zarr
+from dali_zarr.torch import Loader
+path, share, many = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "many"
+args = {"arrays": ["a"], "device": "cpu", "batch_size": 2, "random_shuffle": True, "io_threads": 1, "decode_threads": 1}
+rows = lambda batches: sum(len(batch["a"]) for batch in batches)
+memory = lambda: dali_zarr.explain(path=path, arrays=["a"])["memory"]
+assert rows(Loader(path, **args)) == 64
+before, most, loaders = psutil.Process().memory_info().rss, 0, []
+assert memory()["host_memory_taken"] == 0, memory()
+assert abs(memory()["host_memory_share"] - share) < 2 << 20, memory()
+for seed in range(4 if many else 2):
+    loaders.append(Loader(path, seed=seed, **args))
+    assert rows(loaders[-1]) == 64
+    most = max(most, psutil.Process().memory_info().rss - before)
+    assert memory()["host_memory_taken"] <= share, memory()
+# Two that are read at the same time.
+for one, other in zip(*loaders[:2]):
+    assert len(one["a"]) == len(other["a"]) == 2
+    most = max(most, psutil.Process().memory_info().rss - before)
+    assert memory()["host_memory_taken"] <= share, memory()
+own = Loader(path, host_memory_limit=share, **args)
+assert memory()["host_memory_taken"] >= share
+assert rows(own) == 64 and rows(loaders[0]) == 64
+del loaders, own, one, other
+import gc; gc.collect()
+assert memory()["host_memory_taken"] == 0, memory()
+print(most)
+"""
+
+
+@pytest.mark.parametrize("many", ["two", "many"])
+def test_loaders_share_half_of_the_memory(store, many):
+    """Loaders that are alive, each of which would keep all 64 MiB of decoded chunks and as much in batches."""
+    half = psutil.virtual_memory().total // 2
+    processes = half // (72 * MIB)
+    share = half // processes
+    # A few batches may be in the consumer's hands.
+    most = int(run_script(SHARING, str(store), str(share), many, env={"LOCAL_WORLD_SIZE": str(processes)}, imports="torch"))
+    assert most < share + 48 * MIB, most / MIB

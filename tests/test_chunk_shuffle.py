@@ -54,6 +54,21 @@ def test_each_chunk_is_read_once(store, device, array, fill):
     assert 400 <= stats["chunks_read"] <= 800 + 80, stats
 
 
+@pytest.mark.parametrize("fill", [{"initial_fill": 1024}, {}], ids=["windows", "default"])
+@pytest.mark.parametrize("batch_size", [1, 2, 64])
+def test_small_batches_keep_their_chunks(tmp_path, batch_size, fill):
+    """Overlapping windows: few samples of a chunk need the next one too, long after the others. With the default all samples are
+    shuffled together, and memory holds all chunks."""
+    samples = 24 * 100 - 15
+    write_array(tmp_path, "a", np.zeros((24 * 100, 4), "float32"), layout=Layout((100, 4)), dims=("time", "x"))
+    stats = reads(
+        tmp_path, samples=samples // batch_size * batch_size, batch_size=batch_size, dims=["time"], window=[16], step=[1], **fill,
+    )
+    # What is read ahead for the next epoch counts too.
+    assert 24 <= stats["chunks_read"] <= 2 * 24 + 12, stats
+    assert stats["evictions"] == stats["chunks_read_again"] == 0, stats
+
+
 def test_without_it_chunks_are_read_again(store):
     """What the blocks are good for: with as little memory, drawing among all samples reads chunks many times."""
     limit = {"host_memory_limit": 250_000, "io_threads": 1, "decode_threads": 1, "epochs": 4}

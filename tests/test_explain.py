@@ -15,7 +15,7 @@ import pytest
 from dali_zarr import _native
 from nvidia.dali import types
 from support.command_line import command
-from support.pipelines import at_rest, build
+from support.pipelines import at_rest, build, to_numpy
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -125,7 +125,8 @@ def test_advice_fits(tmp_path):
     path = write(tmp_path / "s", fields, 8)
     args = {"path": path, "arrays": "a", "batch_size": 8, "random_shuffle": True, "prefetch_queue_depth": 1}
     assert dali_zarr.explain(**args)["reads"]["shuffled"]["reads_per_chunk"] == pytest.approx(1, rel=0.01)
-    shuffled = dali_zarr.explain(**args, initial_fill=1 << 40)
+    assert dali_zarr.explain(**args, initial_fill=1 << 40)["reads"]["shuffled"]["reads_per_chunk"] == 1, "memory holds all chunks"
+    shuffled = dali_zarr.explain(**args, initial_fill=1 << 40, host_memory_limit=1 << 17)
     assert shuffled["reads"]["shuffled"]["reads_per_chunk"] > 5
     assert any("times per epoch" in text and "smaller than the epoch" in text for text in shuffled["advice"])
     little = dali_zarr.explain(**args, initial_fill=1000, host_memory_limit=1 << 17)
@@ -291,3 +292,21 @@ def test_fill_values_without_a_number_in_json(tmp_path, values, fill):
     path = write(tmp_path / "s", values, 4)
     e = dali_zarr.explain(path=path, window=[3], out_of_bounds_policy="pad", fill_value=fill)
     assert e["samples"] == 16
+
+
+def test_how_far_a_shuffled_batch_is_spread(tmp_path):
+    """Episodes of 200 steps with a chunk each: the number of different ones in a batch, as counted in the order itself."""
+    write_array(tmp_path, "a", np.zeros((100 * 200, 2), "int8"), layout=Layout((200, 2)), dims=("time", "x"))
+    args = {"path": tmp_path, "arrays": ["a"], "batch_size": 64, "random_shuffle": True}
+    for how, expected in (({}, 47.4), ({"initial_fill": 1000}, 5.0), ({"initial_fill": 4000}, 19.2)):
+        e = dali_zarr.explain(**args, **how)
+        told = e["shuffle"]
+        assert told["blocks_of_batch"] == pytest.approx(expected, abs=0.15), told
+        assert told["blocks_of_batch_if_uniform"] == pytest.approx(47.4, abs=0.15), told
+        assert told["chunk_bytes_if_uniform"] == 100 * 512, told
+        assert told["initial_fill"] == how.get("initial_fill", 20_000) and told["is_uniform"] == (not how), told
+        assert ("shuffled in windows of" in str(e)) == bool(how), str(e)
+        pipe = build("cpu", 64, return_index=True, **how, **{name: args[name] for name in ("path", "arrays", "random_shuffle")})
+        batches = [np.unique(to_numpy(pipe.run()[-1]) // 200).size for _ in range(100)]
+        # Some batches lie in two windows.
+        assert 0.9 * expected < np.mean(batches) < 1.2 * expected + 0.5, np.mean(batches)

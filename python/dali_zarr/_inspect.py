@@ -78,7 +78,12 @@ def explain(
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow.
           ``device_memory_used``: bytes of the limit that are reserved. ``wave_bytes``: bytes that each of ``lanes``
           decodes at a time. ``refused``: the error of a reader with these limits, or None. ``machine_memory``: bytes of
-          host memory of this machine, or of its control group; None where that isn't known;
+          host memory of this machine, or of its control group; None where that isn't known. ``host_memory_share``: bytes
+          of it that all readers of a process share, and ``host_memory_taken``: what those of this process have now;
+        - ``shuffle``: ``initial_fill``, given or the default for this data set, and ``blocks_of_batch``: from how many blocks of
+          samples that share chunks (such as episodes) the samples of a shuffled batch come on average.
+          ``blocks_of_batch_if_uniform``: the same if all samples are shuffled together, as they are if ``is_uniform``, and
+          ``chunk_bytes_if_uniform``: the memory for chunks with which each is then read once;
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold,
           ``epoch_bytes`` of the decoded chunks of an epoch, and the ratios of the latter to the former. With a ratio
           below 0.95 the chunks fit. Above, it depends on how well they are compressed, which isn't known without

@@ -112,7 +112,8 @@ def zarr_reader(
 
     Order:
         random_shuffle: A new order in each epoch.
-        initial_fill: The number of samples among which each next one is drawn, where chunks hold several samples.
+        initial_fill: The number of samples that are shuffled together, where chunks hold several samples. Default: all samples, if
+            the chunks of an epoch decode to at most 512 MiB, otherwise as many as have chunks of 256 MiB, and at least 1024.
         shuffle_after_epoch: Delivers the first epoch in order, later ones shuffled.
         weights: How often each sample comes, relative to the others, one number for each, given as `starts` is. Samples are drawn,
             as by torch's ``WeightedRandomSampler``.

@@ -96,6 +96,17 @@ def _reads(e: dict[str, Any]) -> str:
     return text + (f" (estimated from the first {reads['samples_looked_at']} samples)" if reads["estimated"] else "")
 
 
+def _shuffle(e: dict[str, Any]) -> list[str]:
+    s = e["shuffle"]
+    if e["order"] != "shuffled" or e["weighted"] or s["blocks_of_batch"] > 0.95 * s["blocks_of_batch_if_uniform"]:
+        return []
+    return [
+        f"shuffled in windows of {s['initial_fill']} samples: a batch has samples of {_number(s['blocks_of_batch'])} blocks that "
+        f"share chunks, of {_number(s['blocks_of_batch_if_uniform'])} if all samples were shuffled together, with "
+        f"{size(s['chunk_bytes_if_uniform'])} of chunks",
+    ]
+
+
 def _memory(m: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for which in ("device", "host"):
@@ -153,7 +164,7 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines.append(f"missing dates: {missing['dates']}; {missing['samples_left_out']} samples read some of them and are left out")
     for a in e["arrays"]:
         lines += _array(a)
-    lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]
+    lines += [_reads(e), *_shuffle(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]
     lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
     return "\n".join(wrapped(line) for line in lines)
 

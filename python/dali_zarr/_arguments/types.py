@@ -108,7 +108,7 @@ class OrderArguments(TypedDict, total=False):
     weights: Table | None
     num_samples: int | None
     replacement: bool
-    initial_fill: int
+    initial_fill: int | None
     shuffle_after_epoch: bool
     seed: int
     stick_to_shard: bool

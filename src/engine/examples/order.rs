@@ -23,7 +23,7 @@ fn main() {
         let random = Spec::default().with(|s| {
             s.order.random_shuffle = true;
             s.order.seed = 1;
-            s.order.initial_fill = 512;
+            s.order.initial_fill = Some(512);
         });
         measure(n, "as stored", &Spec::default(), single);
         measure(n, "shuffled", &random, single);

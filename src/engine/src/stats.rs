@@ -46,10 +46,10 @@ pub struct Stats {
     pub shared_threads: AtomicU64,
     /// Uses of chunks that needed no read, because the chunk had been read for another batch.
     pub chunks_from_memory: AtomicU64,
-    /// Repeated reads of chunks that were read before and not kept, although a planned batch still needed them; part of
-    /// `chunks_read`.
+    /// Repeated reads of chunks that were read before and not kept, although a planned or foreseen batch still needed them;
+    /// part of `chunks_read`.
     pub chunks_read_again: AtomicU64,
-    /// Decoded chunks that were evicted although a planned batch needs them.
+    /// Decoded chunks that were evicted although a planned or foreseen batch needs them.
     pub evictions: AtomicU64,
     /// NaNs that `fillna` replaced, in all batches that were assembled.
     pub nans_replaced: OutputCounters,

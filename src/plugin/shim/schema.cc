@@ -310,8 +310,11 @@ several of them share a chunk.
 Groups of samples that share chunks are drawn at random until they hold about this many samples. These samples are
 shuffled and delivered, and then the next groups are drawn. So a chunk is needed only within one window, and is read once
 if memory holds the chunks of a window. If each sample has chunks of its own, or the epoch isn't longer than a window, all
-samples of the epoch are shuffled together.)",
-                               int64_t{1024})
+samples of the epoch are shuffled together.
+
+By default a window has all samples, if all chunks of the epoch decode to at most 512 MiB. Otherwise it has as many samples
+as have chunks of 256 MiB, and at least 1024. This doesn't depend on the machine.)",
+                               nullptr)
       .AddOptionalArg("shuffle_after_epoch", R"(If set, the first epoch comes in order, and all samples are shuffled anew
 for each later one. The reader keeps to its shard of the new order.
 
@@ -372,7 +375,10 @@ outputs that it has not handed over yet. The default gives nearly all of the thr
 two batches, and in addition the memory for chunks that later batches need again.)",
                                nullptr)
       .AddOptionalArg<int64_t>("host_memory_limit", R"(The most bytes of host memory that the reader holds. If the machine
-has less memory, the limit is seven eighths of it.)",
+has less memory, the limit is seven eighths of it.
+
+By default all readers of a process share half of the machine's memory, or of the limit of its control group. Processes that
+torchrun starts on one machine divide this half.)",
                                nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 

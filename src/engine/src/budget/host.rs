@@ -22,6 +22,18 @@ pub struct HostBudget {
     pub shared: usize,
 }
 
+impl HostBudget {
+    /// Returns the bytes that a reader reserves when it is opened, if batches are delivered to the CPU. The rest of the
+    /// block for chunks, the other batches and the idle buffers are drawn when they are needed. `batches` is the number of
+    /// batches that the user asked for, if any.
+    pub fn reserved(&self, needs: &Needs, batches: Option<usize>) -> u64 {
+        let indexes = if needs.index > 0 { self.indexes } else { 0 };
+        let decoders = self.threads * needs.per_thread;
+        let outputs = (needs.least_batches(batches) + 1) * needs.batch;
+        (outputs + needs.cpu_chunk() + indexes + decoders + needs.read_buffers + needs.rows + needs.tables) as u64
+    }
+}
+
 /// The limit in bytes if the user sets none, before looking at the dataset and the machine.
 pub const DEFAULT_HOST: u64 = 2 << 30;
 
@@ -36,14 +48,21 @@ const AHEAD_BYTES: usize = 512 << 20;
 const MIN_AHEAD: usize = 3;
 
 /// Returns the limit on host memory in bytes: what the user gave, or `default`. `total` is the memory of the machine,
-/// if it is known. If the user gave more than that, the limit is 7/8 of it; a default is at most half of it. The rest
-/// is left to the system and to the user. The limit isn't below `smallest`, unless the user gave less.
-pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total: Option<u64>) -> u64 {
+/// if it is known. If the user gave more than that, the limit is 7/8 of it; a default is at most `share`, which is half of
+/// it if it isn't known. The rest is left to the system and to the user. The limit isn't below `smallest`, unless the user
+/// gave less.
+pub(super) fn host_limit(
+    given: Option<u64>,
+    default: u64,
+    smallest: u64,
+    total: Option<u64>,
+    share: Option<u64>,
+) -> u64 {
     let total = total.unwrap_or(u64::MAX);
     match given {
         Some(given) if given <= total => given,
         Some(_) => (total / 8 * 7).max(smallest),
-        None => default.min(total / 2).max(smallest),
+        None => default.min(share.unwrap_or(total / 2)).max(smallest),
     }
 }
 
@@ -63,17 +82,12 @@ pub fn smallest_host(needs: &Needs, batches: Option<usize>) -> u64 {
     let smallest = match needs.device {
         None => {
             // One more batch than are in preparation: a buffer that came back and waits to be used again.
-            let outputs = (batches.unwrap_or(1).max(1) + 1) * needs.batch;
-            outputs + cpu_chunk(needs) + fixed_bytes(needs)
+            let outputs = (needs.least_batches(batches) + 1) * needs.batch;
+            outputs + needs.cpu_chunk() + fixed_bytes(needs)
         }
         Some(_) => gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + least_tables(needs),
     };
     smallest as u64
-}
-
-/// Returns the bytes of one chunk, encoded and decoded, if batches are delivered to the CPU.
-fn cpu_chunk(needs: &Needs) -> usize {
-    rounded(needs.encoded) + rounded(needs.decoded)
 }
 
 /// Returns the bytes of one chunk in host memory, if batches are delivered to a GPU.
@@ -117,8 +131,8 @@ fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Resu
 /// # Errors
 /// If one chunk and one batch don't fit. The error names the smallest limit that would be enough.
 pub(super) fn divide_cpu(limit: u64, needs: &Needs, batches: Option<usize>, threads: usize) -> Result<HostBudget> {
-    let chunk = cpu_chunk(needs);
-    let least = batches.unwrap_or(1).max(1);
+    let chunk = needs.cpu_chunk();
+    let least = needs.least_batches(batches);
     let Remainder { threads, indexes, left } =
         remainder(limit, needs, smallest_host(needs, batches) as usize, threads)?;
     // Memory for the chunks of one batch, for a chunk of each thread and for all requests comes first, then batches
@@ -199,7 +213,7 @@ impl LimitFinder {
         if needs.device.is_some() {
             return Self { smallest, least: gpu_chunk(needs), before_batches: usize::MAX, batches_ahead: 0, gpu: true };
         }
-        let least = cpu_chunk(needs);
+        let least = needs.cpu_chunk();
         let before_batches = needs.working_set.saturating_add(least);
         // Batches beyond those of the smallest limit.
         let ahead = MAX_IDLE - 1 + if batches.is_some() { 0 } else { ahead_at_most(needs) };
@@ -234,7 +248,7 @@ mod tests {
     #[test]
     fn limits_are_what_the_machine_can_give() {
         const GIB: u64 = 1 << 30;
-        let limit = |given, total| host_limit(given, 6 * GIB, 2 * GIB, total);
+        let limit = |given, total| host_limit(given, 6 * GIB, 2 * GIB, total, None);
         assert_eq!(limit(None, None), 6 * GIB);
         assert_eq!(limit(None, Some(64 * GIB)), 6 * GIB);
         assert_eq!(limit(None, Some(8 * GIB)), 4 * GIB);
@@ -243,6 +257,8 @@ mod tests {
         assert_eq!(limit(Some(1), Some(8 * GIB)), 1, "refused later");
         assert_eq!(limit(Some(1000 * GIB), Some(8 * GIB)), 7 * GIB);
         assert_eq!(limit(Some(1000 * GIB), None), 1000 * GIB);
+        assert_eq!(host_limit(None, 6 * GIB, 2 * GIB, Some(64 * GIB), Some(5 * GIB)), 5 * GIB, "what readers share");
+        assert_eq!(host_limit(Some(7 * GIB), 6 * GIB, 2 * GIB, Some(64 * GIB), Some(GIB)), 7 * GIB);
     }
 
     #[test]
@@ -308,7 +324,7 @@ mod tests {
             let threads = 1 + numbers.below(32);
             let more = 1 + (numbers.below(300 * MIB) >> numbers.below(12));
             for more_memory in [0, 1 + numbers.below(MIB), numbers.below(500 * MIB), numbers.below(8 << 30)] {
-                let bytes = cpu_chunk(&cpu) + more;
+                let bytes = cpu.cpu_chunk() + more;
                 let limit = LimitFinder::new(&cpu, batches).limit_for(bytes) + more_memory as u64;
                 let block = divide_cpu(limit, &cpu, batches, threads).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {cpu:?} {batches:?} {threads}");

@@ -66,6 +66,8 @@ impl Asked {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MachineMemory {
     pub host: Option<Machine>,
+    /// Bytes of host memory that this reader may share with others of the process. `None`: half of the machine's.
+    pub share: Option<u64>,
     /// Bytes of device memory: free, and in all.
     pub device: Option<(u64, u64)>,
 }
@@ -160,7 +162,7 @@ fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits
 fn limits(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Limits {
     let total = there.host.as_ref().map(|host| host.total);
     let default = host::default_host(needs, smallest.host);
-    let host = host::host_limit(asked.host, default, smallest.host, total);
+    let host = host::host_limit(asked.host, default, smallest.host, total, there.share);
     let device = match needs.device {
         None => 0,
         Some(_) => {

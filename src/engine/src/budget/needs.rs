@@ -3,6 +3,7 @@
 
 use super::rates::WaveTime;
 use crate::error::Error;
+use crate::memory::arena::rounded;
 
 /// Most batches in preparation, if the user doesn't say how many.
 pub const MAX_BATCHES: usize = 32;
@@ -111,6 +112,16 @@ impl Needs {
     /// Returns the decoded bytes of the chunks that a number of batches in a row need.
     pub fn of_batches(&self, batches: usize) -> usize {
         self.working_set.saturating_add(self.new_per_batch.saturating_mul(batches.saturating_sub(1)))
+    }
+
+    /// Returns the bytes of one chunk, encoded and decoded, if batches are delivered to the CPU.
+    pub fn cpu_chunk(&self) -> usize {
+        rounded(self.encoded) + rounded(self.decoded)
+    }
+
+    /// Returns the smallest number of batches that may be in preparation, if the user asked for this number.
+    pub fn least_batches(&self, asked: Option<usize>) -> usize {
+        asked.unwrap_or(1).max(1)
     }
 
     /// Returns the bytes of decoded chunks that are worth keeping for later batches.

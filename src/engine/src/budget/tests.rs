@@ -121,7 +121,7 @@ fn the_default_gives_nearly_all_or_is_small() {
     // At most half of the free memory, but never less than what is accepted.
     let needs = fields(16, FIELD, ZSTD);
     let on = |free| {
-        let there = MachineMemory { host: None, device: Some((free, 80 * GIB)) };
+        let there = MachineMemory { host: None, share: None, device: Some((free, 80 * GIB)) };
         divide(&needs, &asked(None, None, None), &there).unwrap().limits.device
     };
     assert_eq!(on(70 * GIB), default(&needs));
@@ -205,12 +205,12 @@ fn the_curve_over_the_limit_is_smooth() {
 #[test]
 fn what_the_machine_lacks_is_refused() {
     let needs = fields(16, FIELD, ZSTD);
-    let there = MachineMemory { host: None, device: Some((GIB, 64 << 20)) };
+    let there = MachineMemory { host: None, share: None, device: Some((GIB, 64 << 20)) };
     for limit in [None, Some(1), Some(64 * GIB)] {
         let refused = divide(&needs, &asked(None, limit, None), &there).unwrap().accepted().unwrap_err();
         assert!(refused.message().starts_with("device memory: expected at least "), "{refused}");
     }
-    let there = MachineMemory { host: None, device: Some((GIB, 2 * GIB)) };
+    let there = MachineMemory { host: None, share: None, device: Some((GIB, 2 * GIB)) };
     let limits = divide(&needs, &asked(None, Some(64 * GIB), None), &there).unwrap().limits;
     assert_eq!(limits.device, 2 * GIB, "no more than there is");
 }

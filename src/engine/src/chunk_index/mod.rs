@@ -1,7 +1,13 @@
 //! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
 
+mod foresight;
+mod reach;
 mod shard;
+#[cfg(test)]
+mod tests_foresight;
 
+pub(crate) use foresight::{Foresight, LATER, NEVER, Upcoming};
+pub(crate) use reach::{bytes_in_reach, chunks_in_reach};
 pub(crate) use shard::{Entries, ShardId, ShardIndex};
 
 use std::hash::{BuildHasher, RandomState};
@@ -82,6 +88,8 @@ pub(crate) struct Plan {
     pub chunks: Vec<ChunkInfo>,
     /// The shards whose indexes the batch needs, each with one of its chunks. A shard may occur twice.
     pub shards: Vec<(ShardId, ChunkId)>,
+    /// For each use the number of the next batch that needs the chunk, as [`Upcoming::next`].
+    pub next: Vec<u64>,
 }
 
 /// The dataset and the planner of a reader, shared by all its threads.
@@ -134,7 +142,17 @@ impl ChunkIndex {
             let remote = self.is_remote(id.array, id.part);
             chunks.push(ChunkInfo { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
         }
-        Plan { batch, chunks, shards }
+        Plan { batch, chunks, shards, next: Vec::new() }
+    }
+
+    /// Plans a batch, of which [`Foresight`] tells when its chunks are needed again.
+    pub fn plan_upcoming(&self, upcoming: Upcoming) -> Plan {
+        let plan = self.plan(&upcoming.samples);
+        debug_assert!(
+            upcoming.next.is_empty() || upcoming.next.len() == plan.batch.uses.len(),
+            "other chunks were seen"
+        );
+        Plan { next: upcoming.next, ..plan }
     }
 
     pub fn part(&self, id: ChunkId) -> &ArrayPart {

@@ -4,9 +4,8 @@ use serde_json::{Value, json};
 
 use crate::budget::{Asked, Budget, Division, MachineMemory, Needs, divide};
 use crate::error::Result;
-use crate::memory::Machine;
 use crate::memory::arena::rounded;
-use crate::order::Order;
+use crate::memory::{Ledger, Machine};
 use crate::reader::needs::rules;
 use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
@@ -18,6 +17,8 @@ pub(super) const FEW_FOR_GPU: usize = 64;
 pub(crate) struct Memory {
     /// The machine's memory, if it is known.
     pub machine: Option<Machine>,
+    /// Bytes of it that all readers of this process share, if it is known.
+    share: Option<u64>,
     /// The division. If a reader with these limits can't be built, all other numbers are those of the smallest limits.
     pub division: Division,
     /// Number of batches that are planned ahead of those in preparation.
@@ -36,8 +37,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Describes a division, for a reader of samples in this order.
-    pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory, division: Division) -> Self {
+    /// Describes a division.
+    pub fn new(spec: &Spec, needs: &Needs, there: &MachineMemory, division: Division) -> Self {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
         let in_flight = |budget: &Budget| in_flight(needs, budget, reads);
@@ -47,7 +48,8 @@ impl Memory {
         let with_more = divide(needs, &asked, &MachineMemory::default()).map_or(0, |more| in_flight(&more.budget));
         Self {
             machine: there.host.clone(),
-            lookahead: rules(spec, needs, order, &division.budget).lookahead,
+            share: there.share,
+            lookahead: rules(spec, needs, &division.budget).lookahead,
             chunks_in_flight,
             chunks_of_batches: needs.of_batches(division.budget.batches).div_ceil(needs.decoded.max(1)),
             is_short: with_more > chunks_in_flight,
@@ -75,6 +77,8 @@ impl Memory {
             "smallest_device_memory_limit": null,
             "device_memory_used": self.device_total,
             "machine_memory": self.machine.as_ref().map(|m| m.total),
+            "host_memory_share": self.share,
+            "host_memory_taken": Ledger::of_process().taken(),
             "refused": self.refused(),
             "batches_in_preparation": budget.batches,
             "batches_planned_ahead": self.lookahead,
@@ -112,11 +116,10 @@ fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
     most.max(1)
 }
 
-/// Returns the configuration of a simulated reader. It has the memory that a reader with these needs would have, for
-/// samples in this order.
-pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory) -> Result<Config> {
+/// Returns the configuration of a simulated reader. It has the memory that a reader with these needs would have.
+pub(crate) fn simulated(spec: &Spec, needs: &Needs, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
-    let mut rules = rules(spec, needs, order, &budget);
+    let mut rules = rules(spec, needs, &budget);
     // The simulated consumer is no slower with more decode threads, so trials would find nothing. The number stays the one
     // that a reader begins with.
     if let Some(first) = rules.first_shared_tasks.take() {

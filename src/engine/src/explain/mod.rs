@@ -7,8 +7,8 @@ mod advice;
 mod arrays;
 mod listing;
 pub(crate) mod memory;
-mod reach;
 pub(crate) mod reads;
+mod spread;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::budget::MachineMemory;
 use crate::cache;
+use crate::chunk_index::bytes_in_reach;
 use crate::error::Result;
 use crate::geometry::Rows;
 use crate::memory::Machine;
@@ -33,6 +34,7 @@ use arrays::{ArrayFacts, facts};
 pub use listing::arrays;
 use memory::{Memory, simulated};
 use reads::{Reads, reads_per_chunk};
+use spread::Spread;
 
 /// What [`explain`] found out.
 pub struct Explanation {
@@ -57,6 +59,8 @@ pub struct Explanation {
     has_starts: bool,
     /// Whether samples are drawn with replacement. `None` if they aren't drawn by weights.
     replacement: Option<bool>,
+    /// How far the samples of a shuffled batch are spread.
+    spread: Spread,
     /// Most bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
@@ -115,7 +119,9 @@ impl Segments {
 /// # Errors
 /// The errors of opening the reader, except limits that are too small: these are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
-    explain_on(spec, &MachineMemory { host: Machine::find(), device: None })
+    let host = Machine::find();
+    let share = host.as_ref().map(Machine::share);
+    explain_on(spec, &MachineMemory { host, share, device: None })
 }
 
 /// Like [`explain`], on a machine with this memory.
@@ -123,9 +129,11 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut unstarted = UnstartedReader::new(spec)?;
     check_in_step(spec, &unstarted)?;
     let division = unstarted.divide(spec, there)?;
-    let memory = Memory::new(spec, &unstarted.needs, &unstarted.order, there, division);
+    let memory = Memory::new(spec, &unstarted.needs, there, division);
     let planner = &unstarted.chunk_index.planner;
-    let blocks = planner.blocks(spec.order.initial_fill, memory_left(spec, planner))?;
+    let spec = &spec.clone().with(|s| s.order.initial_fill = Some(unstarted.fill));
+    let blocks = planner.blocks(unstarted.fill, memory_left(spec, planner))?;
+    let spread = Spread::new(spec, &blocks, unstarted.fill, bytes_in_reach(&unstarted.chunk_index.dataset, planner, 0));
     let prepared = |is_random: bool| -> Result<_> {
         let is_drawn = is_random && spec.order.weights.is_some();
         let spec = spec.clone().with(|s| {
@@ -134,7 +142,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         });
         let mut order = if is_drawn { unstarted.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
         let needs = ordered(unstarted.needs, &spec, &unstarted.chunk_index, &mut order);
-        let config = simulated(&spec, &needs, &order, there)?;
+        let config = simulated(&spec, &needs, there)?;
         Ok((spec, order, config))
     };
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
@@ -163,6 +171,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         is_by_chunks: by_chance.1.window().is_some(),
         has_starts: spec.samples.starts.is_some(),
         replacement: unstarted.order.replacement(),
+        spread,
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
         segments,
@@ -210,6 +219,7 @@ impl Explanation {
                 "shuffled": reads_json(&self.shuffled),
                 "unhurried": reads_json(&self.unhurried),
             },
+            "shuffle": self.spread.to_json(),
             "memory": self.memory.to_json(&self.spec),
             "cache": self.cache_json(),
             "advice": self.advice,

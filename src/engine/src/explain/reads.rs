@@ -6,9 +6,9 @@
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
-use crate::chunk_index::{ChunkIndex, Plan};
+use crate::chunk_index::{ChunkIndex, Foresight, LATER, Plan, chunks_in_reach};
 use crate::error::Result;
-use crate::order::{Order, Sample};
+use crate::order::Order;
 use crate::plan::{ChunkId, IdHasher};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::WantedChunk;
@@ -71,32 +71,22 @@ impl ArrayReads {
 
 /// Plans batch by batch: first the batches of the first epoch, of which the last may be short, then those of later
 /// epochs. After [`MAX_USES`] uses of chunks, batches are empty.
-struct Planning<'a> {
-    order: Order,
+struct Planning<'a, E> {
     chunk_index: &'a ChunkIndex,
-    batch: u64,
-    /// Number of samples in the first epoch.
-    samples: u64,
-    next: u64,
+    foresight: Foresight<E>,
     /// Number of planned batches that aren't empty.
     batches: u64,
     /// Number of uses of chunks by the batches that were planned.
     uses: usize,
 }
 
-impl Planning<'_> {
+impl<E: Fn(u64) -> u64> Planning<'_, E> {
     fn plan(&mut self) -> Plan {
         if self.uses >= MAX_USES {
             return self.chunk_index.plan(&[]);
         }
-        let mut to = self.next + self.batch;
-        if self.next < self.samples {
-            to = to.min(self.samples);
-        }
-        let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
-        self.next = to;
         self.batches += 1;
-        let plan = self.chunk_index.plan(&samples);
+        let plan = self.chunk_index.plan_upcoming(self.foresight.next(self.chunk_index));
         self.uses += plan.batch.uses.len();
         plan
     }
@@ -141,7 +131,9 @@ pub(crate) fn reads_per_chunk(
     let shared = simulation::shared(chunk_index, unstarted.ops.clone());
     let mut rehearsal = Rehearsal::new(&shared, config);
     let samples = order.epoch_samples();
-    let mut planning = Planning { order: order.clone(), chunk_index, batch, samples, next: 0, batches: 0, uses: 0 };
+    let end_of = |k: u64| if k < samples { (k + batch).min(samples) } else { k + batch };
+    let foresight = Foresight::new(chunk_index, order.clone(), 0, end_of);
+    let mut planning = Planning { chunk_index, foresight, batches: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
     let mut reads = Vec::new();
     let mut batches = 0;
@@ -162,9 +154,12 @@ pub(crate) fn reads_per_chunk(
         let times = |from: u64| (samples - looked_at) as f64 / (looked_at - from * batch) as f64;
         // In shuffled order, chunks that were read once are read again later. Where windows are short, this was seen
         // already: the chunks of a window don't come again after it.
-        let returns = spec.order.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
+        // If memory holds a longer window, they don't come again either.
+        let holds = config.rules.keeps_for(LATER, config.gpu.map_or(config.staging, |gpu| gpu.slots));
+        let returns =
+            spec.order.random_shuffle && !holds && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
-            let all = super::reach::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
+            let all = chunks_in_reach(&chunk_index.dataset, &chunk_index.planner, a).iter().map(|&n| n as f64).sum();
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;
             let (early, times) = if few { (ArrayReads::default(), times(0)) } else { (*early, times(half)) };
             extrapolate(array, early, times, all, returns);

@@ -86,7 +86,7 @@ fn reads_are_those_of_a_reader() {
             s.order.random_shuffle = random_shuffle;
         });
         let unstarted = UnstartedReader::new(&spec).unwrap();
-        let config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap();
+        let config = simulated(&spec, &unstarted.needs, &MachineMemory::default()).unwrap();
         let reads = reads_per_chunk(&unstarted, &spec, &unstarted.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
@@ -144,7 +144,7 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
     let shuffled = |initial_fill| {
         Spec::default().with(|s| {
             s.order.random_shuffle = true;
-            s.order.initial_fill = initial_fill;
+            s.order.initial_fill = Some(initial_fill);
         })
     };
     let mut wrong = Vec::new();
@@ -258,7 +258,7 @@ fn orders_are_explained_as_for_their_own_readers() {
             s.batch_size = 4;
             s.samples.window = vec![window].into();
             s.resources.prefetch_queue_depth = Some(1);
-            s.order.initial_fill = 1 << 30;
+            s.order.initial_fill = Some(1 << 30);
         });
         let told = |random_shuffle| {
             let e = explain(&base.clone().with(|s| {
@@ -303,14 +303,19 @@ fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
         "order": "C", "filters": null, "compressor": null,
     });
     std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
-    let e = explain(&spec(folder.path(), 16)).unwrap().to_json();
+    // With the default, a window is longer than what is looked at. Memory holds it.
+    let large = spec(folder.path(), 16).with(|s| s.resources.host_memory_limit = Some(256 << 20));
+    let e = explain(&large).unwrap().to_json();
+    assert_eq!(e["reads"]["shuffled"]["reads_per_chunk"], 1.0);
+    assert!(e["shuffle"]["initial_fill"].as_u64().unwrap() > 1 << 18 && e["shuffle"]["is_uniform"] == false, "{e}");
+    let e = explain(&spec(folder.path(), 16).with(|s| s.order.initial_fill = Some(1024))).unwrap().to_json();
     assert_eq!(e["reads"]["in_order"]["estimated"], true);
     assert_eq!(e["reads"]["in_order"]["chunks"], 5e9);
     assert_eq!(e["reads"]["in_order"]["reads_per_chunk"], 1.0);
     // Samples that share a chunk come from one window, unless the whole epoch is one.
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((1.0..1.02).contains(&shuffled), "{shuffled}");
-    let whole = spec(folder.path(), 16).with(|s| s.order.initial_fill = 1 << 40);
+    let whole = spec(folder.path(), 16).with(|s| s.order.initial_fill = Some(1 << 40));
     let e = explain(&whole).unwrap().to_json();
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((7.9..=8.0).contains(&shuffled), "each of eight samples needs its own read: {shuffled}");

@@ -81,7 +81,7 @@ fn the_cpu_decodes_where_device_memory_is_short() {
 /// Explains `spec` on a machine with `total` bytes of memory, of which `available` are available.
 fn told_on(spec: &Spec, total: u64, available: u64) -> serde_json::Value {
     let host = Some(Machine { total, says: "/sys/fs/cgroup/memory.max".into(), available });
-    explain_on(spec, &MachineMemory { host, device: None }).unwrap().to_json()
+    explain_on(spec, &MachineMemory { host, ..MachineMemory::default() }).unwrap().to_json()
 }
 
 #[test]

@@ -22,6 +22,10 @@ pub struct Arena {
     bins: [(usize, Vec<usize>); BINS],
     capacity: usize,
     available: usize,
+    /// Ranges that nobody may use at present: offset to length. No two touch.
+    withheld: BTreeMap<usize, usize>,
+    /// The sum of their lengths.
+    withheld_bytes: usize,
 }
 
 /// A range that was handed out. It must go back through [`Arena::release`].
@@ -61,6 +65,8 @@ impl Arena {
             bins: Default::default(),
             capacity,
             available: capacity,
+            withheld: BTreeMap::new(),
+            withheld_bytes: 0,
         };
         if capacity > 0 {
             arena.insert(0, capacity);
@@ -161,6 +167,62 @@ impl Arena {
         self.insert(offset, len);
     }
 
+    /// Withholds free ranges, the last ones first, of `most` bytes at most. Returns their offsets and lengths.
+    pub fn withhold(&mut self, most: usize) -> Vec<(usize, usize)> {
+        self.join_all();
+        let mut left = most / ALIGN * ALIGN;
+        let mut taken = Vec::new();
+        while left > 0
+            && let Some((&offset, &len)) = self.free.last_key_value()
+        {
+            let bytes = len.min(left);
+            self.remove(offset, len);
+            if bytes < len {
+                self.insert(offset, len - bytes);
+            }
+            taken.push((offset + len - bytes, bytes));
+            left -= bytes;
+            self.available -= bytes;
+            self.withheld_bytes += bytes;
+        }
+        for &(offset, len) in &taken {
+            let end = self.withheld.remove(&(offset + len)).unwrap_or(0);
+            match self.withheld.range_mut(..offset).next_back() {
+                Some((&before, length)) if before + *length == offset => *length += len + end,
+                _ => {
+                    self.withheld.insert(offset, len + end);
+                }
+            }
+        }
+        taken
+    }
+
+    /// Bytes that are withheld.
+    pub fn withheld(&self) -> usize {
+        self.withheld_bytes
+    }
+
+    /// Frees up to `most` withheld bytes: of one range, of which the first one that is long enough is taken, or else of
+    /// as many as it takes. Returns how many bytes were freed.
+    pub fn grant(&mut self, most: usize) -> usize {
+        let most = most / ALIGN * ALIGN;
+        let mut granted = 0;
+        while granted < most {
+            let fits = self.withheld.iter().find(|&(_, &len)| len >= most - granted);
+            let Some((&offset, &len)) = fits.or_else(|| self.withheld.iter().next()) else { break };
+            let bytes = len.min(most - granted);
+            self.withheld.remove(&offset);
+            if bytes < len {
+                self.withheld.insert(offset + bytes, len - bytes);
+            }
+            self.free(offset, bytes);
+            granted += bytes;
+        }
+        self.available += granted;
+        self.withheld_bytes -= granted;
+        granted
+    }
+
     /// Takes back the part of a range beyond its first `bytes`. Returns the rest, which may be the whole range.
     pub fn shrink(&mut self, range: Range, bytes: usize) -> Range {
         let len = rounded(bytes);
@@ -176,6 +238,31 @@ impl Arena {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn withheld_ranges_are_nobodys() {
+        let mut arena = Arena::new(16 * ALIGN);
+        assert_eq!(arena.withhold(12 * ALIGN), [(4 * ALIGN, 12 * ALIGN)]);
+        let held: Vec<Range> = (0..4).map(|_| arena.take(ALIGN).unwrap()).collect();
+        assert!(arena.take(1).is_none());
+        assert_eq!((arena.grant(2 * ALIGN), arena.available(), arena.withheld()), (2 * ALIGN, 2 * ALIGN, 10 * ALIGN));
+        let more = arena.take(2 * ALIGN).unwrap();
+        // Two ranges that don't touch come back, and are withheld. To grant one of three, both are freed.
+        let mut held = held.into_iter();
+        arena.release(held.next().unwrap());
+        arena.release(more);
+        assert_eq!(arena.withhold(usize::MAX), [(4 * ALIGN, 2 * ALIGN), (0, ALIGN)]);
+        assert_eq!((arena.available(), arena.withheld()), (0, 13 * ALIGN));
+        assert_eq!(
+            (arena.grant(12 * ALIGN), arena.withheld()),
+            (12 * ALIGN, ALIGN),
+            "the one range that is long enough"
+        );
+        assert!(arena.take(12 * ALIGN).is_some());
+        held.for_each(|range| arena.release(range));
+        assert_eq!((arena.grant(5 * ALIGN), arena.available()), (ALIGN, 4 * ALIGN));
+        assert!(arena.take(4 * ALIGN).is_some(), "joined");
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]

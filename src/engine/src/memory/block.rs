@@ -108,6 +108,21 @@ impl HostBlock {
         self.len == 0
     }
 
+    /// Gives the memory of a range back to the system, until it is used again. Its content is lost. Does nothing for
+    /// memory of another owner.
+    ///
+    /// # Safety
+    /// Nobody may have a lease of the range.
+    pub(super) unsafe fn discard(&self, offset: usize, len: usize) {
+        const PAGE: usize = 4096;
+        let (from, to) = (offset.next_multiple_of(PAGE), (offset + len).min(self.len) / PAGE * PAGE);
+        if matches!(self.backing, Backing::Mapped) && from < to {
+            // SAFETY: whole pages of the mapping, which nobody uses. They are zero when they are used again. Only advice:
+            // failure is fine.
+            unsafe { libc::madvise(self.base.as_ptr().add(from).cast(), to - from, libc::MADV_DONTNEED) };
+        }
+    }
+
     /// Returns the address of `len` bytes from byte `offset` on. They are initialised, and valid as long as the block
     /// lives. Panics if the block is shorter, or has no memory.
     pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {

@@ -15,6 +15,11 @@ pub(crate) struct Machine {
     pub available: u64,
 }
 
+/// Returns how many processes that torchrun started share this machine; 1 if it started none.
+pub(crate) fn local_processes() -> usize {
+    std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
 /// Limits from here on are none.
 const UNLIMITED: u64 = 1 << 62;
 
@@ -22,6 +27,16 @@ impl Machine {
     /// Finds the memory of this machine. `None` if the system doesn't tell.
     pub fn find() -> Option<Self> {
         Self::below(Path::new("/"))
+    }
+
+    /// Returns the bytes that the readers of this process share.
+    pub fn share(&self) -> u64 {
+        self.share_of(local_processes())
+    }
+
+    /// Returns the bytes that the readers of one process share, if so many processes run on this machine.
+    fn share_of(&self, processes: usize) -> u64 {
+        self.total / 2 / processes.max(1) as u64
     }
 
     /// As [`Self::find`], for a file system whose root is `root`.
@@ -175,6 +190,12 @@ mod tests {
             [plain, ("proc/self/cgroup", "0:\n::\n1:memory\n"), ("proc/self/mountinfo", "a - b\n - cgroup2\n")];
         assert_eq!(found(&broken), (64 * GIB, "/proc/meminfo".into(), 48 * GIB));
         assert!(Machine::find().is_some_and(|m| m.total > 0 && m.available <= m.total.max(m.available)));
+    }
+
+    #[test]
+    fn processes_divide_half_of_the_machine() {
+        let machine = machine(&[("proc/meminfo", MEMINFO)]).unwrap();
+        assert_eq!([0, 1, 8].map(|processes| machine.share_of(processes)), [32 * GIB, 32 * GIB, 4 * GIB]);
     }
 
     /// In version 2, a group's limit also holds for all groups in it.

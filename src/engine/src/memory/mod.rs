@@ -9,13 +9,15 @@ pub mod arena;
 mod block;
 mod host_arena;
 mod lease;
+mod ledger;
 mod machine;
 mod pool;
 
 pub use block::HostBlock;
 pub use host_arena::HostArena;
 pub use lease::{Lease, Part, SharedLease};
-pub(crate) use machine::Machine;
+pub(crate) use ledger::{Account, Given, Ledger};
+pub(crate) use machine::{Machine, local_processes};
 pub use pool::{HostBuffer, Pool};
 
 /// Formats a number of bytes for people.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arena::Range;
-use super::{HostBlock, Lease};
+use super::{Account, HostBlock, Lease};
 use crate::error::Result;
 
 /// A pool of buffers of one size.
@@ -20,6 +20,8 @@ pub struct Pool {
     /// How many idle buffers are kept. Others are given back to the system.
     keep: usize,
     idle: Mutex<Vec<Arc<HostBlock>>>,
+    /// Where the memory of idle buffers beyond the first is drawn from, if it is shared with other readers.
+    account: Option<Arc<Account>>,
     /// The address of the next new buffer, if buffers have no memory.
     invented: Option<AtomicU64>,
 }
@@ -39,12 +41,18 @@ pub struct HostBuffer {
 impl Pool {
     /// Creates a pool of buffers of `bytes` bytes each. It keeps up to `keep` idle buffers.
     pub fn new(bytes: usize, keep: usize) -> Arc<Self> {
-        Arc::new(Self { bytes, keep, idle: Mutex::default(), invented: None })
+        Self::drawing(bytes, keep, None)
+    }
+
+    /// Like [`Self::new`]. The memory of idle buffers beyond the first is drawn from the account.
+    pub(crate) fn drawing(bytes: usize, keep: usize, account: Option<Arc<Account>>) -> Arc<Self> {
+        Arc::new(Self { bytes, keep, idle: Mutex::default(), account, invented: None })
     }
 
     /// Like [`Self::new`], for simulations: the buffers have addresses from `address` on, and no memory.
     pub(crate) fn invented(bytes: usize, keep: usize, address: u64) -> Arc<Self> {
-        Arc::new(Self { bytes, keep, idle: Mutex::default(), invented: Some(AtomicU64::new(address)) })
+        let invented = Some(AtomicU64::new(address));
+        Arc::new(Self { bytes, keep, idle: Mutex::default(), account: None, invented })
     }
 
     /// Takes an idle buffer, or allocates a new one. Its content is unspecified.
@@ -52,7 +60,7 @@ impl Pool {
     /// # Errors
     /// If the system refuses memory.
     pub fn take(self: &Arc<Self>) -> Result<HostBuffer> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.pop(0);
         let block = match (idle, &self.invented) {
             (Some(block), _) => block,
             (None, None) => Arc::new(HostBlock::map(self.bytes)?),
@@ -62,6 +70,33 @@ impl Pool {
             }
         };
         Ok(HostBuffer { block: Some(block), len: self.bytes, lent: Vec::new(), pool: Arc::clone(self) })
+    }
+}
+
+impl Pool {
+    /// Takes an idle buffer, if there are more than `beyond`.
+    fn pop(&self, beyond: usize) -> Option<Arc<HostBlock>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let block = if idle.len() > beyond { idle.pop() } else { None }?;
+        if let Some(account) = self.account.as_ref().filter(|_| !idle.is_empty()) {
+            account.give_back(self.bytes as u64);
+        }
+        Some(block)
+    }
+
+    /// Frees idle buffers beyond the first.
+    pub(crate) fn shrink(&self) {
+        while self.account.is_some() && self.pop(1).is_some() {}
+    }
+
+    /// Keeps an idle buffer, if there is room for it.
+    fn push(&self, block: Arc<HostBlock>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = idle.len() < self.keep;
+        let drawn = || self.account.as_ref().is_none_or(|account| idle.is_empty() || account.draw(self.bytes as u64));
+        if room && drawn() {
+            idle.push(block);
+        }
     }
 }
 
@@ -140,10 +175,7 @@ impl Drop for HostBuffer {
         if let Some(mut block) = self.block.take()
             && Arc::get_mut(&mut block).is_some()
         {
-            let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < self.pool.keep {
-                idle.push(block);
-            }
+            self.pool.push(block);
         }
     }
 }
@@ -165,6 +197,26 @@ mod tests {
         assert_eq!(c.as_ptr(), at);
         drop(pool);
         assert_eq!(c.as_slice().len(), 10_000, "alive without its reader");
+    }
+
+    #[test]
+    fn idle_buffers_beyond_the_first_are_drawn() {
+        let ledger = Arc::new(super::super::Ledger::default());
+        ledger.set_share(25_000);
+        let account = ledger.open(10_000, || ());
+        let pool = Pool::drawing(10_000, 3, Some(Arc::clone(&account)));
+        let take = |n: usize| -> Vec<HostBuffer> { (0..n).map(|_| pool.take().unwrap()).collect() };
+        drop(take(3));
+        assert_eq!(
+            (pool.idle.lock().unwrap().len(), account.drawn()),
+            (2, 10_000),
+            "there is nothing left for a third"
+        );
+        let both = take(2);
+        assert_eq!(account.drawn(), 0);
+        drop(both);
+        pool.shrink();
+        assert_eq!((pool.idle.lock().unwrap().len(), account.drawn()), (1, 0));
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(crate) enum Event {
     Lent(DeviceBuffers),
     /// The consumer took a batch.
     Taken(Take),
+    /// Other readers need host memory: give back what can be spared.
+    GiveBack,
     /// A thread died.
     Died(Error),
     /// The reader is being dropped.

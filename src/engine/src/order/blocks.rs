@@ -7,6 +7,7 @@ pub use super::grid::Run;
 use super::grid::GridBlocks;
 use super::listed::ListedBlocks;
 use super::numbers::Numbers;
+use super::window_count;
 
 /// The blocks of all samples of an epoch. A copy shares its lists with the original.
 #[derive(Clone, Debug)]
@@ -139,6 +140,19 @@ impl Blocks {
     /// sample, or if the shuffle window is the whole epoch.
     pub(crate) fn affect_order(&self, initial_fill: u64) -> bool {
         initial_fill < self.samples() && self.largest() > 1
+    }
+
+    /// Returns how many shuffle windows of about `initial_fill` samples all samples have.
+    pub(crate) fn windows(&self, initial_fill: u64) -> u64 {
+        window_count(self.samples(), self.count(), initial_fill)
+    }
+
+    /// Returns the sizes of blocks, each with the number of blocks that have it.
+    pub(crate) fn sizes(&self) -> Vec<(u64, u64)> {
+        match &self.0 {
+            Kind::Grid(blocks) => blocks.shapes().iter().map(|shape| (shape.size, shape.count)).collect(),
+            Kind::Listed(blocks) => blocks.sizes(),
+        }
     }
 
     /// Returns what a checkpoint says about the blocks.

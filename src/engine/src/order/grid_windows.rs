@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::grid::{Block, GridBlocks};
 use super::permutation::Permutation;
+use super::window_count;
 use crate::random::{below, key};
 
 /// Blocks of one size that lie in the range.
@@ -109,7 +110,7 @@ impl GridShuffleWindows {
             }
         }
         let all: u64 = strata.iter().map(|s| s.count).sum();
-        let windows = (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, all);
+        let windows = window_count(samples, all, initial_fill);
         Self { blocks, strata, samples, windows, epoch: None, window: None }
     }
 

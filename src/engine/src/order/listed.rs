@@ -1,5 +1,6 @@
 //! Blocks of any sizes, one after the other, as a list.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -39,6 +40,13 @@ impl ListedBlocks {
     /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.ends.len() as u64
+    }
+
+    /// Returns the sizes of blocks, each with the number of blocks that have it.
+    pub fn sizes(&self) -> Vec<(u64, u64)> {
+        let mut counts = BTreeMap::new();
+        (0..self.ends.len()).for_each(|i| *counts.entry(self.ends[i] - self.start(i)).or_insert(0) += 1);
+        counts.into_iter().collect()
     }
 
     /// Returns the number of samples of the largest block, at least 1.

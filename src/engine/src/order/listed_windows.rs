@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::listed::ListedBlocks;
 use super::numbers::Numbers;
 use super::permutation::Permutation;
+use super::window_count;
 use crate::random::key;
 
 /// The order of the blocks in an epoch.
@@ -57,7 +58,7 @@ impl ListedShuffleWindows {
     pub fn new(all: Arc<ListedBlocks>, places: Range<u64>, initial_fill: u64) -> Self {
         let samples = places.end - places.start;
         let blocks = all.around(&places);
-        let windows = (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, blocks.len().max(1) as u64);
+        let windows = window_count(samples, blocks.len() as u64, initial_fill);
         let stretch = samples.div_ceil(windows).max(1);
         Self { all, places, blocks, windows, stretch, epoch: None, window: None }
     }

@@ -132,6 +132,13 @@ impl Order {
         self.shuffle.1.window()
     }
 
+    /// Returns the number of samples within which all samples of a chunk come, or nearly all: those of a shuffle window,
+    /// or of the epoch in other random orders. 0 if samples come in order.
+    pub fn reach(&self) -> u64 {
+        let all = if self.is_random() { self.epoch_samples() } else { 0 };
+        self.window().map_or(all, |(samples, _)| samples)
+    }
+
     /// Returns the bytes of memory that lists of blocks, weights and the order of an epoch take.
     pub fn bytes(&self) -> u64 {
         self.blocks.bytes() + self.weights.as_ref().map_or(0, Weights::bytes) + self.shuffle.1.epoch_bytes()
@@ -199,6 +206,11 @@ fn shuffle(
         s.order.stick_to_shard = stick_to_shard && !s.order.shuffle_after_epoch;
     });
     Ok((range_of(place), Shuffle::new(&spec, blocks, weights, (place.shard, own))?))
+}
+
+/// Returns how many shuffle windows of about `initial_fill` samples there are, for so many samples in so many blocks.
+fn window_count(samples: u64, blocks: u64, initial_fill: u64) -> u64 {
+    (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, blocks.max(1))
 }
 
 #[cfg(test)]

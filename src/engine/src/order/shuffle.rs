@@ -54,7 +54,7 @@ impl Shuffle {
                 "weights and {other} contradict each other: weights draw samples in an order of their own; leave {other} out"
             )));
         }
-        if spec.order.initial_fill == 0 {
+        if spec.order.fill() == 0 {
             return Err(Error::value("initial_fill: expected at least 1, found 0"));
         }
         let mode = match (spec.order.random_shuffle, spec.order.shuffle_after_epoch, spec.order.stick_to_shard) {
@@ -65,10 +65,10 @@ impl Shuffle {
         };
         let samples = blocks.samples();
         // Decided for all samples, not for those of the shard, so that all shards agree.
-        let by_chunks = mode != Mode::InOrder && blocks.affect_order(spec.order.initial_fill);
+        let by_chunks = mode != Mode::InOrder && blocks.affect_order(spec.order.fill());
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
         let draws = weights.map(|weights| Draws::new(weights.clone()));
-        let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, spec.order.initial_fill));
+        let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, spec.order.fill()));
         Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, draws, current: None })
     }
 

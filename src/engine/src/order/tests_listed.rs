@@ -11,7 +11,7 @@ use crate::random::key;
 fn spec(shards: i64, shard: i64, fill: u64) -> Spec {
     Spec::default().with(|s| {
         s.order.random_shuffle = true;
-        s.order.initial_fill = fill;
+        s.order.initial_fill = Some(fill);
         s.order.num_shards = shards;
         s.order.shard_id = shard;
         s.order.seed = 5;

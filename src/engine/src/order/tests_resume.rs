@@ -16,7 +16,7 @@ fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -
         s.batch_size = batch as usize;
         s.order.random_shuffle = mode == 1 || mode == 3;
         // Mode 3 knows chunks: see `new`.
-        s.order.initial_fill = if mode == 3 { 7 } else { 1024 };
+        s.order.initial_fill = Some(if mode == 3 { 7 } else { 1024 });
         s.order.shuffle_after_epoch = mode == 2 && !stick;
         s.order.stick_to_shard = stick;
         s.order.pad_last_batch = pad;
@@ -27,7 +27,7 @@ fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -
 /// Makes an order of `n` samples. With a small `initial_fill`, three samples share a chunk, the next one has a chunk of
 /// its own, and so on.
 fn new(spec: &Spec, n: u64) -> Result<Order> {
-    if spec.order.initial_fill == 1024 {
+    if spec.order.initial_fill == Some(1024) {
         return Order::new(spec, n);
     }
     let runs = (0..n / 4).flat_map(|_| [3, 1]).chain((!n.is_multiple_of(4)).then_some(n % 4));

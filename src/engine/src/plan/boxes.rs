@@ -177,7 +177,9 @@ impl Planner {
         if !geometry.repeats_edges && ranges.iter().any(reaches_out) {
             let inside = |r: &Reads| Inside { from: r.inside.start, to: r.inside.end, window: r.window };
             let ranges: DimVec<_> = ranges.iter().map(inside).collect();
-            self.pad(out, p, target, origin, &ranges);
+            if !out.chunks_only() {
+                self.pad(out, p, target, origin, &ranges);
+            }
             if ranges.iter().any(Inside::is_empty) {
                 return;
             }
@@ -274,6 +276,9 @@ impl Planner {
             }
             let id = ChunkId { array: self.arrays[p.array].chunks_of as u16, part: part as u16, index };
             match &p.channels {
+                _ if out.chunks_only() => {
+                    out.need(id);
+                }
                 None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
                 Some(channels) => {
                     let common = Common { chunk: id, target, norms, norm: p.norm, swap: grids.swap };

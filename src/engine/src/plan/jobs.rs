@@ -35,6 +35,8 @@ pub(super) struct Boxes {
     jobs: Vec<(u32, Job)>,
     pads: Vec<Job>,
     pub index: Vec<i64>,
+    /// Whether only the chunks are collected, without jobs.
+    chunks_only: bool,
 }
 
 /// What all boxes of one array of one sample have in common: the output, and the bytes of an element in the chunk and
@@ -50,6 +52,30 @@ impl Boxes {
     /// Makes an empty collection with room for this many jobs.
     pub fn with_capacity(jobs: usize) -> Self {
         Self { jobs: Vec::with_capacity(jobs), ..Self::default() }
+    }
+
+    /// Makes an empty collection of chunks. It takes no jobs.
+    pub fn of_chunks() -> Self {
+        Self { chunks_only: true, ..Self::default() }
+    }
+
+    /// Whether only the chunks are collected, by [`Self::need`].
+    pub fn chunks_only(&self) -> bool {
+        self.chunks_only
+    }
+
+    /// Records that a chunk is needed. Returns its place in the order in which chunks were first needed.
+    pub fn need(&mut self, id: ChunkId) -> u32 {
+        let chunks = &mut self.chunks;
+        *self.uses.entry(id).or_insert_with(|| {
+            chunks.push(id);
+            chunks.len() as u32 - 1
+        })
+    }
+
+    /// Returns the chunks, in the order in which they were first needed.
+    pub fn into_chunks(self) -> Vec<ChunkId> {
+        self.chunks
     }
 
     /// Adds a box of a chunk (`None`: padding), cut into as many jobs as it needs. `src` and `dst` are the places of its
@@ -102,11 +128,7 @@ impl Boxes {
     }
 
     fn of_chunk(&mut self, id: ChunkId, job: Job) {
-        let chunks = &mut self.chunks;
-        let at = *self.uses.entry(id).or_insert_with(|| {
-            chunks.push(id);
-            chunks.len() as u32 - 1
-        });
+        let at = self.need(id);
         self.jobs.push((at, job));
     }
 

@@ -225,6 +225,11 @@ impl Planner {
         &self.sources[0].geometry
     }
 
+    /// Returns the array whose chunks an array uses: itself, or the first array of the same name.
+    pub fn chunks_of(&self, array: usize) -> usize {
+        self.arrays[array].chunks_of
+    }
+
     /// Returns the number of all samples.
     pub fn samples(&self) -> u64 {
         let all = || self.geometries().map(|geometry| geometry.samples).sum();
@@ -297,6 +302,21 @@ impl Planner {
     pub fn holds(&self, plan: &BatchPlan) -> bool {
         let elements: i64 = plan.lengths.iter().sum();
         self.geometry().outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
+    }
+
+    /// Returns the chunks that a batch of these samples needs, in the order of [`BatchPlan::uses`]. Takes a part of the
+    /// time that a plan takes.
+    pub fn chunks_of_samples(&self, samples: &[Sample]) -> Vec<ChunkId> {
+        let mut out = jobs::Boxes::of_chunks();
+        for &sample in samples {
+            let (source, sample) = self.source(sample);
+            let geometry = &source.geometry;
+            let start = geometry.start(sample);
+            let row = geometry.rows.as_ref().map_or(RowSpan::default(), |rows| rows.span(start[0].at));
+            let sample = SampleStart { start: &start, row };
+            geometry.placements.iter().for_each(|placement| self.place(&mut out, source, placement, sample, 0, 1));
+        }
+        out.into_chunks()
     }
 
     /// Plans one batch of these samples.

@@ -13,6 +13,7 @@ mod planning;
 mod progress;
 mod reserve;
 mod rows;
+mod shared_memory;
 mod sources;
 mod tables;
 #[cfg(test)]
@@ -143,15 +144,18 @@ impl Reader {
             of.gds_buffer = gds_buffer(spec, unstarted.needs.encoded);
         }
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
-        let there =
-            MachineMemory { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
-        let budget = unstarted.divide(spec, &there)?.accepted()?;
+        let there = MachineMemory {
+            host: Machine::find(),
+            share: None,
+            device: free.map(|(free, total)| (free as u64, total as u64)),
+        };
+        let (events, event_receiver) = unbounded();
+        let (budget, part) = shared_memory::divide(spec, &mut unstarted, there, &events)?;
         let decoded = opening::decoded_by_default(spec, &unstarted.chunk_index.dataset);
         let unmasked: Vec<String> = opening::unmasked(&unstarted.chunk_index.dataset).collect();
         let left_out = opening::left_out(&unstarted.chunk_index);
         let grown: Vec<String> = opening::grown(&unstarted.chunk_index.dataset).collect();
-        let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs } = unstarted;
-        let (events, event_receiver) = unbounded();
+        let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs, fill: _ } = unstarted;
         let (finished_sender, finished) = unbounded();
         let runtime = chunk_index.dataset.stores.iter().find_map(|s| s.runtime());
         let requests = runtime.map(|r| Arc::clone(&r.counters)).unwrap_or_default();
@@ -168,11 +172,12 @@ impl Reader {
             events: events.clone(),
             stop: Arc::clone(&stop),
         };
-        let Reserved { lanes, memory } = match &device {
-            None => reserve::on_host(&budget, &outputs, spec.batch_size)?,
+        let Reserved { lanes, mut memory } = match &device {
+            None => reserve::on_host(spec, &budget, &needs, &outputs, part.account.as_ref())?,
             Some(device) => reserve::on_device(device, &budget, &needs, &shared, cufile)?,
         };
-        let rules = rules(spec, &needs, &order, &budget);
+        memory.owned.push(Box::new(part));
+        let rules = rules(spec, &needs, &budget);
         let copy_lanes = lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
         // A model that trains on the GPU has threads of its own, to which ours leave the cores.
@@ -188,7 +193,7 @@ impl Reader {
             shared: shared.clone(),
         };
         let (planner, started) = bounded(1);
-        let progress = Progress::new(identity, spec, order, planner);
+        let progress = Progress::new(identity, spec, Arc::clone(&shared.chunk_index), order, planner);
         let planner = {
             let shared = shared.clone();
             let batch = spec.batch_size as u64;

@@ -2,7 +2,7 @@
 
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, Needs, Rates, WaveTime};
-use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route, bytes_in_reach};
 use crate::codec::Chain;
 use crate::dataset::{ArrayPart, Dataset, DimGrid, Sharding};
 use crate::error::{Error, Result};
@@ -22,9 +22,12 @@ const MAX_BATCH_CHUNKS: u64 = 1 << 19;
 /// Maximum number of jobs that are planned to see what a shuffle window, or several batches in a row, need.
 const MAX_PLANNED_JOBS: usize = 1 << 16;
 
-/// Minimum and maximum number of batches that are planned ahead. The scheduler limits their jobs too.
+/// Minimum number of batches that are planned ahead. The scheduler limits their jobs too.
 const MIN_LOOKAHEAD: usize = 8;
-const MAX_LOOKAHEAD: f64 = 4096.0;
+
+/// If all chunks of an epoch have more decoded bytes than this, it is not worth while to keep some of them until a random
+/// order that ignores chunks needs them again.
+const MAX_EPOCH: u128 = 4 << 30;
 
 /// Refuses batches that need more than [`MAX_BATCH_CHUNKS`] chunks. To plan them would take more memory than to hold
 /// them.
@@ -230,31 +233,29 @@ fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator
     (fresh, shared.into_iter().max().unwrap_or(0))
 }
 
-/// Returns the bytes of the decoded chunks that a shuffle window needs; `None` if the order has no windows. `jobs` is
-/// the number of jobs of each sample.
+/// Returns the bytes of the decoded chunks that a shuffle window needs. In a random order without windows, returns those
+/// of the epoch, unless they are more than [`MAX_EPOCH`]. `None` if there are none. `jobs` is the number of jobs of each
+/// sample.
 fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
-    let (samples, _) = order.window()?;
+    let samples = order.reach();
+    if samples == 0 {
+        return None;
+    }
+    let all = bytes_in_reach(&chunk_index.dataset, &chunk_index.planner, 0);
+    if order.window().is_none() {
+        return usize::try_from(all).ok().filter(|_| all <= MAX_EPOCH);
+    }
     // Of a long window only a part is planned. The rest is assumed to be like it.
     let planned = samples.clamp(1, (MAX_PLANNED_JOBS / jobs.max(1)).max(1) as u64);
-    let of_part: usize =
-        plan(chunk_index, order, 0..planned).uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
+    let samples_of_part: Vec<Sample> = (0..planned).map(|k| order.sample(k)).collect();
+    let of_part: usize = chunk_index
+        .planner
+        .chunks_of_samples(&samples_of_part)
+        .into_iter()
+        .map(|chunk| slot_bytes(chunk_index, chunk))
+        .sum();
     let bytes = of_part as u128 * u128::from(samples) / u128::from(planned);
-    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-/// Returns how many batches are planned beyond those in preparation. `window` is that of [`Order::window`].
-///
-/// With a window, planned batches must reach so far that chunks are kept until all their samples have come. A sample
-/// comes from any of the window's `blocks`. So after `blocks * ln(100 b)` samples, all `b` samples of a block have
-/// come, except for fewer than one in a hundred. After the whole window, all have come.
-fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
-    let least = active.max(MIN_LOOKAHEAD);
-    let Some((samples, blocks)) = window else { return least };
-    let each = samples as f64 / blocks.max(1) as f64;
-    let reach = (blocks as f64 * (100.0 * each).ln()).min(samples as f64);
-    // One more: the first batches of the next window need their chunks before the last batches of this one have used
-    // theirs.
-    least.max((reach / batch as f64).ceil().min(MAX_LOOKAHEAD) as usize + 1)
+    Some(usize::try_from(bytes.min(all)).unwrap_or(usize::MAX))
 }
 
 /// Returns [`Rules::shared_tasks`] and [`Rules::first_shared_tasks`], if the user gave this number of decode threads.
@@ -270,19 +271,18 @@ fn shared_tasks(given: Option<usize>, host: &HostBudget) -> (usize, Option<usize
     }
 }
 
-/// Returns the rules that the scheduler follows for samples in this order, with this budget.
-pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
+/// Returns the rules that the scheduler follows, with this budget.
+pub(crate) fn rules(spec: &Spec, needs: &Needs, budget: &Budget) -> Rules {
     let (shared_tasks, first_shared_tasks) = shared_tasks(spec.resources.decode_threads, &budget.host);
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: budget.batches,
-        lookahead: lookahead(order.window(), budget.batches, spec.batch_size),
+        lookahead: budget.batches.max(MIN_LOOKAHEAD),
         index_limit: budget.host.indexes,
         largest_index: needs.index,
         batch_jobs: needs.jobs,
         working_set: needs.working_set,
         shuffled: needs.shuffled,
-        waits_for_plans: order.window().is_some() || (order.is_random() && needs.used_again > 0),
         index_output: spec.samples.return_index,
         shared_tasks,
         first_shared_tasks,

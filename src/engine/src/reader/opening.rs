@@ -6,7 +6,7 @@ use super::needs::{RoutedPart, bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
-use crate::chunk_index::{ChunkIndex, Route};
+use crate::chunk_index::{ChunkIndex, Route, bytes_in_reach};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
@@ -16,7 +16,7 @@ use crate::memory::shown;
 use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, Spec};
+use crate::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, Spec};
 use crate::stats::OutputCounters;
 use crate::store::Store;
 use crate::table::Table;
@@ -26,6 +26,8 @@ use crate::table::Table;
 pub(crate) struct UnstartedReader {
     pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
+    /// Samples of a shuffle window: what the user gave, or the default for this data set.
+    pub fill: u64,
     pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
@@ -79,7 +81,8 @@ impl UnstartedReader {
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
-        let (order, identity) = ordered(spec, &dataset, &planner, inputs.weights)?;
+        let fill = spec.order.initial_fill.unwrap_or_else(|| default_fill(&dataset, &planner));
+        let (order, identity) = ordered(spec, fill, &dataset, &planner, inputs.weights)?;
         let (samples, shards) = (order.samples(), spec.order.num_shards as u64);
         let padded = if spec.order.pad_last_batch { samples.next_multiple_of(shards) } else { samples };
         let meta = ReaderMeta {
@@ -95,7 +98,7 @@ impl UnstartedReader {
         let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
         let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
         let needs = with_tables(needs, &chunk_index.planner, &order);
-        Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
+        Ok(Self { chunk_index, order, fill, ops, outputs, meta, identity, notes, needs })
     }
 
     /// Divides the memory. If device memory holds so few chunks of an array that the CPU would decode them sooner than
@@ -169,13 +172,34 @@ impl UnstartedReader {
     }
 }
 
-/// Returns the order of the samples, and what a checkpoint must agree with.
-fn ordered(
+/// If all chunks that samples need have at most this many decoded bytes, all samples are shuffled together by default.
+const WHOLE_BYTES: u128 = 512 << 20;
+/// Otherwise a shuffle window has by default as many samples as have chunks of so many decoded bytes.
+const WINDOW_BYTES: u128 = 256 << 20;
+
+/// A chunk counts with so many bytes more, for what is kept of it beside its elements. So tiny chunks don't fill tables.
+const CHUNK_COST: u128 = 4096;
+
+/// Returns the number of samples of a shuffle window, if the user gave none. It depends on nothing but the data set and how
+/// samples are cut from it: all shards must agree, whatever memory their machines have.
+fn default_fill(dataset: &Dataset, planner: &Planner) -> u64 {
+    let (samples, bytes) = (planner.samples(), bytes_in_reach(dataset, planner, CHUNK_COST));
+    if bytes <= WHOLE_BYTES {
+        return samples.max(MIN_DEFAULT_FILL);
+    }
+    let held = u128::from(samples) * WINDOW_BYTES / bytes;
+    u64::try_from(held).unwrap_or(u64::MAX).max(MIN_DEFAULT_FILL)
+}
+
+/// Returns the order of the samples, and what a checkpoint must agree with. A shuffle window has `fill` samples.
+pub(super) fn ordered(
     spec: &Spec,
+    fill: u64,
     dataset: &Dataset,
     planner: &Planner,
     weights: Option<Arc<Table<f64>>>,
 ) -> Result<(Order, Identity)> {
+    let spec = &spec.clone().with(|s| s.order.initial_fill = Some(fill));
     let geometry = planner.geometry();
     let left = memory_left(spec, planner);
     let order = &spec.order;
@@ -187,8 +211,7 @@ fn ordered(
         }
         // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
         let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;
-        let blocks =
-            if is_grouped { planner.blocks(order.initial_fill, left)? } else { Blocks::single(planner.samples()) };
+        let blocks = if is_grouped { planner.blocks(fill, left)? } else { Blocks::single(planner.samples()) };
         let identity = Identity::new(spec, dataset, planner, &blocks, None);
         return Ok((Order::by_chunks(spec, blocks)?, identity));
     };

@@ -1,13 +1,15 @@
 //! The progress of a reader in its order: starts the planner, writes checkpoints and restores them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Sender;
 
+use super::opening::ordered;
+use crate::chunk_index::ChunkIndex;
 use crate::error::{Error, Result};
 use crate::order::Order;
-use crate::reader::checkpoint::Identity;
+use crate::reader::checkpoint::{self, Identity};
 use crate::spec::Spec;
 
 /// The order to plan batches in, and the number of the sample to begin with.
@@ -17,6 +19,7 @@ pub(super) type Start = (Order, u64);
 pub(super) struct Progress {
     identity: Identity,
     spec: Spec,
+    chunk_index: Arc<ChunkIndex>,
     order: Order,
     /// Samples of `order` that were handed out.
     delivered: AtomicU64,
@@ -25,9 +28,15 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub fn new(identity: Identity, spec: &Spec, order: Order, planner: Sender<Start>) -> Self {
+    pub fn new(
+        identity: Identity,
+        spec: &Spec,
+        chunk_index: Arc<ChunkIndex>,
+        order: Order,
+        planner: Sender<Start>,
+    ) -> Self {
         let planner = Mutex::new(Some(planner));
-        Self { identity, spec: spec.clone(), order, delivered: AtomicU64::new(0), planner }
+        Self { identity, spec: spec.clone(), chunk_index, order, delivered: AtomicU64::new(0), planner }
     }
 
     /// Starts the planner, unless it has started.
@@ -47,6 +56,16 @@ impl Progress {
     pub fn restore(&mut self, state: &str) -> Result<()> {
         if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
+        }
+        // A reader without a shuffle window of its own has that of the state. Defaults differ between versions.
+        let order = &self.spec.order;
+        let has_default = order.initial_fill.is_none() && order.weights.is_none();
+        if has_default
+            && (order.random_shuffle || order.shuffle_after_epoch)
+            && let Some(fill) = checkpoint::fill_of(state)
+        {
+            let ChunkIndex { dataset, planner, .. } = &*self.chunk_index;
+            (self.order, self.identity) = ordered(&self.spec, fill, dataset, planner, None)?;
         }
         let segments = self.identity.read(state)?;
         let (order, delivered) = self.order.resume(&segments)?;

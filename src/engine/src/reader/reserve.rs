@@ -8,9 +8,10 @@ use crate::error::Result;
 use crate::gpu;
 use crate::gpu::driver::{CuFile, Device};
 use crate::memory::arena::Arena;
-use crate::memory::{HostArena, HostBlock, Pool};
+use crate::memory::{Account, HostArena, HostBlock, Pool};
 use crate::messages::{Lanes, Shared};
-use crate::scheduler::{DeviceArena, ReaderMemory};
+use crate::scheduler::{BatchAccount, DeviceArena, ReaderMemory};
+use crate::spec::Spec;
 
 /// The memory of a reader, and the lanes that use it.
 pub(super) struct Reserved {
@@ -19,15 +20,32 @@ pub(super) struct Reserved {
     pub memory: ReaderMemory,
 }
 
-/// Reserves host memory, for batches of `batch_size` samples that are delivered to the CPU.
+/// Reserves host memory, for batches of `batch_size` samples that are delivered to the CPU. With an `account` the block for
+/// chunks and the number of batches grow with what can be drawn.
 ///
 /// # Errors
 /// If the system refuses.
-pub(super) fn on_host(budget: &Budget, outputs: &[OutputInfo], batch_size: usize) -> Result<Reserved> {
-    let staging = HostArena::new(HostBlock::map(budget.host.block)?);
-    let pool = |o: &OutputInfo| Pool::new(o.batch_bytes(batch_size), budget.host.idle);
+pub(super) fn on_host(
+    spec: &Spec,
+    budget: &Budget,
+    needs: &Needs,
+    outputs: &[OutputInfo],
+    account: Option<&Arc<Account>>,
+) -> Result<Reserved> {
+    let block = HostBlock::map(budget.host.block)?;
+    let staging = match account {
+        None => HostArena::new(block),
+        Some(account) => HostArena::growing(block, needs.cpu_chunk(), Arc::clone(account)),
+    };
+    let pool = |o: &OutputInfo| Pool::drawing(o.batch_bytes(spec.batch_size), budget.host.idle, account.cloned());
     let pools = outputs.iter().map(pool).collect();
-    let memory = ReaderMemory { staging, slots: None, gds_buffer: None, gds: false, pools, owned: Vec::new() };
+    let batches = account.map(|account| BatchAccount {
+        account: Arc::clone(account),
+        bytes: needs.batch as u64,
+        reserved: needs.least_batches(spec.resources.prefetch_queue_depth),
+        drawn: 0,
+    });
+    let memory = ReaderMemory { staging, slots: None, gds_buffer: None, gds: false, pools, batches, owned: Vec::new() };
     Ok(Reserved { lanes: None, memory })
 }
 
@@ -50,6 +68,7 @@ pub(super) fn on_device(
         gds_buffer: g.gds_buffer.map(arena),
         gds: cufile.is_some(),
         pools: Vec::new(),
+        batches: None,
         owned: g.owned,
     };
     Ok(Reserved { lanes: Some(g.lanes), memory })

@@ -42,6 +42,7 @@ impl Scheduler {
             return;
         }
         self.shortage = None;
+        let mut again = true;
         let time = self.waves.sharing.has_time(self.batches.untaken());
         while self.reads.may_begin(false, time) || self.reads.may_begin(true, time) {
             if self.idle() {
@@ -65,8 +66,12 @@ impl Scheduler {
             // All of the chunk's memory was reserved, or none. After an eviction the next try starts from the
             // beginning, so that ranges that do not fit between others now fit in the end.
             match admitted {
-                Admission::Done => self.shortage = None,
+                Admission::Done => (self.shortage, again) = (None, true),
                 Admission::NoRoom if self.shortage.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
+                // Other readers have the memory for an unusually large chunk. Nobody says when they give it back.
+                Admission::NoRoom if self.idle() && self.shortage.is_some_and(|l| self.memory.must_grow(l)) => {}
+                // What this try has drawn may fit when it is joined with what the try gave back.
+                Admission::NoRoom if self.idle() && std::mem::take(&mut again) => {}
                 Admission::NoRoom | Admission::Later => return,
             }
         }
@@ -93,11 +98,11 @@ impl Scheduler {
         }
         let chunk = &self.chunks[handle];
         let &first = chunk.users().first()?;
-        // If another batch needs the chunk soon, it must be kept in a slot. If a later batch does, the chunk would be
-        // evicted before anyway.
-        let soon = self.rules.lookahead as u64 / 2;
+        // If another batch needs the chunk, it must be kept in a slot, unless memory won't hold it until then.
+        let is_kept =
+            |&(next, _): &(u64, u32)| self.rules.keeps_for(next - first.0, self.memory.usable(MemoryKind::Slots));
         // While the next batch is not planned, it may need the chunk. A late planner must not cost reads.
-        if self.batches.planner_is_late() || chunk.users().get(1).is_some_and(|&(next, _)| next - first.0 <= soon) {
+        if self.batches.planner_is_late() || chunk.users().get(1).is_some_and(is_kept) {
             return None;
         }
         self.batches.whole_copy(first, &self.shared.ops, chunk.info().decoded)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::chunks::{Chunk, ChunkState, OutputPart};
-use super::{Finished, Rules};
+use super::{BatchAccount, Finished, Rules};
 use crate::assemble::copied_bytes;
 use crate::batch::{Batch, DeviceBuffers};
 use crate::error::{Error, Result};
@@ -17,10 +17,6 @@ use crate::plan::BatchPlan;
 
 /// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, however many jobs they have.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
-
-/// Batches that are planned beyond the lookahead, so that the scheduler rarely waits for the planner. Only in random
-/// order, where samples share chunks.
-const PLANS_TO_SPARE: usize = 2;
 
 /// A batch that was planned and not delivered yet.
 pub(super) struct PendingBatch {
@@ -97,6 +93,7 @@ pub(super) struct Batches {
     /// Number of batches that were delivered and that the consumer has not taken.
     untaken: usize,
     memory: OutputMemory,
+    account: Option<BatchAccount>,
     /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
     failed: Vec<PendingBatch>,
     rules: Rules,
@@ -105,7 +102,7 @@ pub(super) struct Batches {
 impl Batches {
     /// Makes an empty list. Batches are delivered to host memory from `pools`, or to lent device memory if `pools` is
     /// `None`.
-    pub fn new(rules: Rules, pools: Option<Vec<Arc<Pool>>>) -> Self {
+    pub fn new(rules: Rules, pools: Option<Vec<Arc<Pool>>>, account: Option<BatchAccount>) -> Self {
         Self {
             first: 0,
             list: VecDeque::new(),
@@ -114,6 +111,7 @@ impl Batches {
             planned_jobs: 0,
             untaken: 0,
             memory: pools.map_or_else(|| OutputMemory::Lent(VecDeque::new()), OutputMemory::Pools),
+            account,
             failed: Vec::new(),
             rules,
         }
@@ -125,9 +123,7 @@ impl Batches {
     pub fn ask(&mut self) -> bool {
         let plans = self.list.len() + self.plans_asked;
         let jobs = self.planned_jobs + self.plans_asked * self.rules.batch_jobs;
-        let spare = if self.rules.waits_for_plans { PLANS_TO_SPARE } else { 0 };
-        let enough =
-            plans >= self.rules.max_active + self.rules.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS);
+        let enough = plans >= self.rules.max_active + self.rules.lookahead || (plans >= 2 && jobs >= MAX_PLANNED_JOBS);
         self.plans_asked += usize::from(!enough);
         !enough
     }
@@ -143,13 +139,6 @@ impl Batches {
         self.planned_jobs += plan.jobs.len();
         let (outputs, host) = (Vec::new(), Vec::new());
         self.list.push_back(PendingBatch { plan, known, outputs, host, lent: None, uses, remaining: uses, error });
-    }
-
-    /// Whether enough batches are planned beyond the next one to become active. In random order, many batches need the
-    /// same chunk. If they were not planned yet, the chunk would be dropped too early. When samples come in order,
-    /// there is no need to wait for the planner.
-    fn planned_ahead(&self) -> bool {
-        !self.rules.waits_for_plans || self.plans_asked == 0 || self.list.len() > self.active + self.rules.lookahead
     }
 
     /// Whether the batch after the active ones was requested, but is not planned yet.
@@ -177,9 +166,11 @@ impl Batches {
     /// # Errors
     /// If the system refuses host memory.
     pub fn activate(&mut self) -> Result<Option<u64>> {
-        let may =
-            self.active < self.list.len() && self.active + self.untaken < self.rules.max_active && self.planned_ahead();
-        if !may {
+        if self.active >= self.list.len() || self.active + self.untaken >= self.rules.max_active {
+            return Ok(None);
+        }
+        let active = self.active + self.untaken;
+        if self.account.as_mut().is_some_and(|account| !account.add_to(active)) {
             return Ok(None);
         }
         let batch = &mut self.list[self.active];
@@ -289,6 +280,17 @@ impl Batches {
     /// Records that the consumer took a batch.
     pub fn taken(&mut self) {
         self.untaken -= 1;
+        let active = self.active + self.untaken;
+        if let Some(account) = &mut self.account {
+            account.settle(active);
+        }
+    }
+
+    /// Frees buffers of outputs that wait to be used again.
+    pub fn shrink(&self) {
+        if let OutputMemory::Pools(pools) = &self.memory {
+            pools.iter().for_each(|pool| pool.shrink());
+        }
     }
 
     /// Removes and returns the next batch, if it is finished. If the reader is `broken`, a batch that isn't finished

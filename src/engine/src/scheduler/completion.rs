@@ -8,7 +8,7 @@ use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::ReadChunk;
-use crate::chunk_index::{ChunkInfo, Location, Route};
+use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
 use crate::error::{Code, Error, Result};
 use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
@@ -300,10 +300,10 @@ impl Scheduler {
 
     /// Keeps, evicts or removes a resolved chunk that no task uses.
     ///
-    /// - If a planned batch needs it and nothing waits for memory, it is kept.
-    /// - If a planned batch needs it and something waits for memory, it is kept only if memory is likely to hold it
+    /// - If a planned or foreseen batch needs it and nothing waits for memory, it is kept.
+    /// - If a planned or foreseen batch needs it and something waits for memory, it is kept only if memory is likely to hold it
     ///   until then. Otherwise it is evicted now: to keep it for a moment would cost throughput.
-    /// - If no planned batch needs it, it is removed. But while the next batch is still being planned and nothing waits
+    /// - If no batch is known that needs it, it is removed. But while the next batch is still being planned and nothing waits
     ///   for memory, it is kept: that batch may need it.
     fn keep_or_drop(&mut self, handle: Handle) {
         let (no_shortage, late) = (self.shortage.is_none(), self.batches.planner_is_late());
@@ -313,16 +313,23 @@ impl Scheduler {
         }
         match (chunk.first_batch(), chunk.has_decoded()) {
             (Some(batch), true) => {
-                let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
-                // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
-                // window.
-                let ahead = until.saturating_mul(self.rules.working_set).min(self.rules.shuffled.unwrap_or(usize::MAX));
-                if ahead <= self.memory.capacity(MemoryKind::Slots) || no_shortage {
+                let until = batch.saturating_sub(self.batches.active_end()) + 1;
+                // Nobody knows whether a chunk of which no batch is known comes again: it must not push out others.
+                let is_free = no_shortage && batch != LATER;
+                if is_free || self.rules.keeps_for(until, self.memory.usable(MemoryKind::Slots)) {
                     self.chunks.keep(handle);
                 } else {
+                    Stats::add(&self.shared.stats.evictions, 1);
                     self.release_decoded(handle);
                     self.requeue(handle);
                 }
+            }
+            // A failed chunk is tried again for the batch that is foreseen. Missing chunks of which no batch is known would
+            // fill the table.
+            (Some(batch), false)
+                if chunk.is_only_foreseen() && (batch == LATER || matches!(chunk.state(), ChunkState::Failed(_))) =>
+            {
+                self.chunks.remove(handle);
             }
             // Missing or failed: it takes no memory.
             (Some(_), false) => {}

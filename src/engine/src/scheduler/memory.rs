@@ -1,8 +1,10 @@
 //! The memory for chunks. A range is taken before a chunk is read, and given back when nobody uses its bytes any more.
 //! Host memory is leased. Device memory has ranges and addresses, which nobody dereferences here.
 
+use std::sync::Arc;
+
 use super::DeviceArena;
-use crate::memory::{HostArena, Lease, arena};
+use crate::memory::{Account, HostArena, Lease, arena};
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,38 @@ impl ChunkMemory {
         }
     }
 
+    /// Returns the bytes of this kind that this reader can have: all of its own, and of those that it shares with other
+    /// readers what it has drawn or can draw now.
+    pub fn usable(&self, kind: MemoryKind) -> usize {
+        match self.device_arena(kind) {
+            None if kind != MemoryKind::GdsBuffer => self.staging.usable(),
+            _ => self.capacity(kind),
+        }
+    }
+
+    /// Returns the bytes of this kind that were not drawn.
+    pub fn withheld(&self, kind: MemoryKind) -> usize {
+        match self.device_arena(kind) {
+            None if kind != MemoryKind::GdsBuffer => self.staging.withheld(),
+            _ => 0,
+        }
+    }
+
+    /// Draws what this shortage needs, because nothing else can give the reader memory. Returns whether it drew any.
+    pub fn must_grow(&mut self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
+        self.staging.must_grow(if self.slots.is_none() { staging.saturating_add(slots) } else { staging })
+    }
+
+    /// Gives free host memory back to the account from which it was drawn, of `most` bytes at most.
+    pub fn shrink(&mut self, most: u64) {
+        self.staging.shrink(most);
+    }
+
+    /// Returns the account from which host memory is drawn, if it is shared with other readers.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.staging.account()
+    }
+
     /// Returns the free bytes of this kind, perhaps in several ranges.
     pub fn available(&self, kind: MemoryKind) -> usize {
         match self.device_arena(kind) {
@@ -138,7 +172,8 @@ impl ChunkMemory {
 
     /// Whether the memory that was short is free now, perhaps in several ranges.
     pub fn has_room(&self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
-        let available = self.staging.available();
+        let available =
+            self.staging.available() + self.staging.usable() - (self.staging.capacity() - self.staging.withheld());
         match &self.slots {
             None => available >= staging.saturating_add(slots),
             Some(block) => available >= staging && block.arena.available() >= slots,

@@ -4,21 +4,23 @@
 //! A batch is *planned*, becomes *active* when it gets memory for its outputs, and is delivered, in order, when all its
 //! uses of chunks have been served. Chunks are admitted in the order in which active batches need them. A chunk is
 //! admitted only with all the memory that it needs until it is decoded. So each admitted chunk can finish, and there is
-//! no deadlock. A decoded chunk is kept while a planned batch needs it. When memory is short, the chunk that is needed
-//! last is dropped first.
+//! no deadlock. A decoded chunk is kept while a planned batch needs it, or a later one of the same epoch that is foreseen
+//! ([`crate::chunk_index::Foresight`]). When memory is short, the chunk that is needed last is dropped first.
 //!
 //! Each part of the state has an owner, with private fields and tests of its own: [`Chunks`] (table, queue, kept
 //! chunks), [`Batches`], [`ChunkMemory`], [`Reads`], [`Shards`] (indexes), [`Waves`] with [`Sharing`]. The owners don't
 //! know each other: they get what they need as arguments. The [`Scheduler`] moves chunks between them: this file
 //! handles events and starts batches, [`admission`] decides what is read ([`merging`]: of chunks in one object),
 //! [`completion`] handles chunks that were read or decoded, [`oversized`] those for which too little memory was
-//! reserved, and [`lanes`] hands waves to the GPU. [`setup`] has what a scheduler is made of.
+//! reserved, [`lanes`] hands waves to the GPU, and [`give_back`] gives memory to other readers. [`setup`] has what a
+//! scheduler is made of.
 
 mod admission;
 mod aligned_bursts;
 mod batches;
 mod chunks;
 mod completion;
+mod give_back;
 mod lanes;
 mod memory;
 mod merging;
@@ -40,7 +42,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
 use crate::batch::Batch;
-use crate::chunk_index::Plan;
+use crate::chunk_index::{NEVER, Plan};
 use crate::error::{Error, Result};
 use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Served, Shared, TaskDone, Wave, WaveDone, WaveLimits};
 use crate::plan::ChunkId;
@@ -49,7 +51,7 @@ use batches::{Batches, JobSource, set_addresses};
 use chunks::{ChunkState, Chunks};
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::{ReadChunk, Reads};
-pub(crate) use setup::{DeviceArena, ReaderMemory, Rules, Setup};
+pub(crate) use setup::{BatchAccount, DeviceArena, ReaderMemory, Rules, Setup};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
 use task_limit::TaskLimit;
@@ -71,6 +73,8 @@ pub(crate) struct WantedChunk {
 /// After this time without an event, the scheduler asks the device whether copies under way have ended.
 const QUIET: Duration = Duration::from_millis(5);
 
+/// After this time without an event, nobody uses the reader at present.
+const UNUSED: Duration = Duration::from_secs(5);
 /// The threads and the device that work for the scheduler. Dropping it waits for their end.
 struct Backends {
     fetch: Box<dyn Fetch>,
@@ -112,7 +116,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let Setup { shared, rules, fetch, decode, lanes, memory, plan, finished } = setup;
-        let ReaderMemory { staging, slots, gds_buffer, gds, pools, owned } = memory;
+        let ReaderMemory { staging, slots, gds_buffer, gds, pools, batches, owned } = memory;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
         let max_waiting = if lanes.is_some() { rules.max_active } else { 0 };
         let tasks = match rules.first_shared_tasks {
@@ -122,7 +126,7 @@ impl Scheduler {
         let sharing = Sharing::new(tasks, max_waiting, rules.several_shards);
         Self {
             chunks: Chunks::default(),
-            batches: Batches::new(rules, lanes.is_none().then_some(pools)),
+            batches: Batches::new(rules, lanes.is_none().then_some(pools), batches),
             reads: Reads::new(rules.reads),
             shards: Shards::new(rules.index_limit, rules.largest_index),
             memory: ChunkMemory::new(staging, slots, gds_buffer),
@@ -148,16 +152,27 @@ impl Scheduler {
 
     /// Handles events until [`Event::Stop`]. When it returns, all threads that work for the scheduler have ended.
     pub fn run(mut self, events: &Receiver<Event>) {
+        // How often nothing happened for the time `UNUSED`, in a row.
+        let mut quiet = 0;
         loop {
             self.pump();
-            let event = match self.reads.uploads() {
-                0 => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let event = match (self.reads.uploads(), self.memory.account()) {
+                (0, None) => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                (0, Some(_)) => events.recv_timeout(UNUSED),
                 _ => events.recv_timeout(QUIET),
             };
             let event = match event {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => {
+                Ok(event) => {
+                    quiet = if matches!(event, Event::GiveBack) { quiet } else { 0 };
+                    event
+                }
+                Err(RecvTimeoutError::Timeout) if self.reads.uploads() > 0 => {
                     self.backends.fetch.report_copies();
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    quiet += 1;
+                    self.unused(quiet);
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -254,7 +269,11 @@ impl Scheduler {
                 outcomes.into_iter().for_each(|outcome| self.completed(outcome));
             }
             Event::Lent(buffers) => self.batches.lend(buffers),
+            Event::GiveBack => self.give_back(),
             Event::Taken(take) => {
+                if let Some(account) = self.memory.account() {
+                    account.set_unused(false);
+                }
                 self.batches.taken();
                 let sharing = &mut self.waves.sharing;
                 sharing.taken(take, self.batches.untaken());
@@ -289,7 +308,7 @@ impl Scheduler {
     }
 
     fn planned(&mut self, plan: Plan) {
-        let Plan { batch: plan, chunks, shards } = plan;
+        let Plan { batch: plan, chunks, shards, next } = plan;
         // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
             if self.shards.begin_read_ahead(shard) {
@@ -306,6 +325,11 @@ impl Scheduler {
             let chunk = &self.chunks[handle];
             if chunk.users().len() > 1 || !matches!(chunk.state(), ChunkState::Wanted) {
                 known.push((i, handle));
+            }
+            if let Some(&next) = next.get(i as usize)
+                && next != NEVER
+            {
+                self.chunks.foresee(handle, next);
             }
         }
         let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());

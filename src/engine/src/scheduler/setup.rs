@@ -6,7 +6,7 @@ use crossbeam_channel::Sender;
 
 use super::Finished;
 use crate::budget::LimitFinder;
-use crate::memory::{HostArena, Pool, arena};
+use crate::memory::{Account, HostArena, Pool, arena};
 use crate::messages::{Decode, Fetch, Lanes, Shared};
 
 /// The limits and sizes that the scheduler works with.
@@ -18,7 +18,7 @@ pub(crate) struct Rules {
     pub reads: [usize; 2],
     /// Most batches that may be active, or finished and not taken yet.
     pub max_active: usize,
-    /// Batches that are planned beyond the active ones. Chunks that they need are kept.
+    /// Batches that are planned beyond the active ones.
     pub lookahead: usize,
     /// Most bytes of shard indexes that are kept.
     pub index_limit: usize,
@@ -28,11 +28,8 @@ pub(crate) struct Rules {
     pub batch_jobs: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
-    /// With chunk-aware shuffling: bytes of all decoded chunks in one shuffle window.
+    /// In a random order: bytes of all decoded chunks in one shuffle window, or in the epoch.
     pub shuffled: Option<usize>,
-    /// Whether a batch becomes active only when the batches after it are planned: samples come in a random order and
-    /// share chunks.
-    pub waits_for_plans: bool,
     /// Whether the last output is the index of each sample.
     pub index_output: bool,
     /// Most chunks that decode threads may decode at a time in the GPU's place, to leave the GPU to a model that
@@ -45,6 +42,16 @@ pub(crate) struct Rules {
     pub several_shards: bool,
     /// Finds the `host_memory_limit` that would be enough for an oversized chunk.
     pub limit_finder: LimitFinder,
+}
+
+impl Rules {
+    /// Whether `capacity` bytes are expected to hold a decoded chunk until the batch that comes after so many others.
+    pub fn keeps_for(&self, batches: u64, capacity: usize) -> bool {
+        let read = batches as f64 * self.working_set as f64;
+        // In a random order batches need the same chunks again. The number of different ones approaches all.
+        let different = self.shuffled.map_or(read, |all| all as f64 * -(-read / all.max(1) as f64).exp_m1());
+        different <= capacity as f64
+    }
 }
 
 /// What the scheduler works with: its rules, its workers and its memory.
@@ -74,8 +81,43 @@ pub(crate) struct ReaderMemory {
     pub gds: bool,
     /// Buffers for outputs, if batches are delivered to the CPU.
     pub pools: Vec<Arc<Pool>>,
+    /// Where memory for more batches is drawn from. `None`: there is enough for all of them.
+    pub batches: Option<BatchAccount>,
     /// Owns the memory to which `slots` and `gds_buffer` refer. It is dropped in this order.
     pub owned: Vec<Box<dyn Send>>,
+}
+
+/// Memory for batches, of which that of the first ones is reserved.
+#[derive(Debug)]
+pub(crate) struct BatchAccount {
+    /// Where the memory of the other batches is drawn from.
+    pub account: Arc<Account>,
+    /// Bytes of all outputs of a batch.
+    pub bytes: u64,
+    /// Number of batches whose memory is reserved.
+    pub reserved: usize,
+    /// Number of batches whose memory was drawn.
+    pub drawn: usize,
+}
+
+impl BatchAccount {
+    /// Draws memory for one more batch than `batches`. Returns false if there is none.
+    pub(super) fn add_to(&mut self, batches: usize) -> bool {
+        let is_drawn = batches >= self.reserved + self.drawn;
+        if is_drawn && !self.account.draw_batch(self.bytes) {
+            return false;
+        }
+        self.drawn += usize::from(is_drawn);
+        true
+    }
+
+    /// Gives memory back that `batches` batches don't need.
+    pub(super) fn settle(&mut self, batches: usize) {
+        while self.drawn > batches.saturating_sub(self.reserved) {
+            self.drawn -= 1;
+            self.account.give_back_batch(self.bytes);
+        }
+    }
 }
 
 /// A block of device memory for chunks: its allocator, and the address of its first byte.

@@ -18,11 +18,12 @@ mod values;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::memory::local_processes;
 use crate::store;
 
 pub use by_name::{ChannelDims, PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
-pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
+pub use order::{MIN_DEFAULT_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
 pub use samples::{Concat, MissingDates, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};
@@ -112,7 +113,7 @@ impl Default for Spec {
 /// at most its part of the cores, unless it is bound to its own cores.
 pub(crate) fn cores() -> usize {
     let available = std::thread::available_parallelism().map_or(4, usize::from);
-    let processes = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let processes = local_processes();
     if processes <= 1 {
         return available;
     }

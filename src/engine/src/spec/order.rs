@@ -2,13 +2,13 @@
 
 use serde::Deserialize;
 
-use super::read::{positive, positive_or_none};
+use super::read::positive_or_none;
 
 /// The seed if the user gives none. It is fixed, so that shards in different processes agree.
 pub(crate) const DEFAULT_SEED: u64 = 0x5eed;
 
-/// The default of `initial_fill` in DALI's readers.
-pub const DEFAULT_INITIAL_FILL: u64 = 1024;
+/// The least default of `initial_fill`, which is that of DALI's readers.
+pub const MIN_DEFAULT_FILL: u64 = 1024;
 
 /// The arguments for the order of samples.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,9 +17,10 @@ pub struct OrderArguments {
     /// Whether to shuffle the samples, in a new order for each epoch.
     pub random_shuffle: bool,
     /// About the number of samples that are shuffled together where chunks hold several samples. Groups of samples that
-    /// share chunks are drawn until there are about this many samples; then these are shuffled. At least 1.
-    #[serde(deserialize_with = "positive")]
-    pub initial_fill: u64,
+    /// share chunks are drawn until there are about this many samples; then these are shuffled. At least 1. `None`: a
+    /// number that depends on the data set only.
+    #[serde(deserialize_with = "positive_or_none")]
+    pub initial_fill: Option<u64>,
     /// Whether to read the first epoch in order, and to shuffle each later epoch over all shards, in a new order.
     pub shuffle_after_epoch: bool,
     /// The seed of everything random, the same on every shard. -1: a fixed seed.
@@ -55,7 +56,7 @@ impl Default for OrderArguments {
     fn default() -> Self {
         Self {
             random_shuffle: false,
-            initial_fill: DEFAULT_INITIAL_FILL,
+            initial_fill: None,
             shuffle_after_epoch: false,
             seed: -1,
             shard_id: 0,
@@ -70,6 +71,12 @@ impl Default for OrderArguments {
 }
 
 impl OrderArguments {
+    /// Returns the number of samples of a shuffle window. If the user gave none and it wasn't found yet, it is the least
+    /// default.
+    pub fn fill(&self) -> u64 {
+        self.initial_fill.unwrap_or(MIN_DEFAULT_FILL)
+    }
+
     /// Returns the seed of everything random. It is a fixed one if the user gave none.
     pub fn effective_seed(&self) -> u64 {
         if self.seed == -1 { DEFAULT_SEED } else { self.seed as u64 }

@@ -30,7 +30,7 @@ fn every_kind_of_value_is_read() {
     assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3].into(), vec![0, -1], vec![8, -3].into()));
     assert_eq!((samples.cross_stores, samples.out_of_bounds_policy), (false, OutOfBounds::Pad));
     assert_eq!((values.dtype, values.mean), (PerOutput::one(DType::F16), vec![1.0, 2.5].into()));
-    assert_eq!(order.initial_fill, 77);
+    assert_eq!(order.initial_fill, Some(77));
     assert_eq!((resources.decode_device, resources.io), (DecodeDevice::Cpu, Io::Posix));
     assert_eq!((resources.io_concurrency, resources.io_threads), (Some(300), None));
     assert_eq!((resources.cache_size, resources.cache_dir_size), (5_000_000, Some(7)));
@@ -86,7 +86,7 @@ fn numbers_keep_all_their_bits() {
         r#"{"path": "a", "seed": -9223372036854775807, "initial_fill": 9223372036854775807, "fill_value": "nan",
             "mean": [0.1, "0.30000000000000004", 1e308, 5e-324, "inf", 9007199254740993], "stddev": "-inf"}"#,
     );
-    assert_eq!((spec.order.seed, spec.order.initial_fill), (i64::MIN + 1, i64::MAX as u64));
+    assert_eq!((spec.order.seed, spec.order.initial_fill), (i64::MIN + 1, Some(i64::MAX as u64)));
     assert!(spec.samples.fill_value.of("a", 0).is_some_and(f64::is_nan));
     let mean = vec![0.1, 0.1 + 0.2, 1e308, 5e-324, f64::INFINITY, 9_007_199_254_740_992.0];
     assert_eq!(spec.values.mean, mean.into());

@@ -90,11 +90,17 @@ fn reader(drawn: &RandomReader, random: &mut Random, order: Order, delivered: u6
         s.resources.host_memory_limit = Some(more(smallest.host));
         s.resources.device_memory_limit = (smallest.device > 0).then(|| more(smallest.device));
     });
-    let mut config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default())?;
+    let mut config = simulated(&spec, &unstarted.needs, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
     config.rules.several_shards = random.below(2) == 0;
+    // Some readers share host memory with others. What is reserved is as for users' readers.
+    let shares = (config.gpu.is_none() && random.below(2) == 0).then(|| {
+        let batches = unstarted.needs.least_batches(spec.resources.prefetch_queue_depth);
+        (unstarted.needs.cpu_chunk(), batches, random.below(2 * config.staging as u64))
+    });
     Ok(SimulatedReader {
+        shares,
         chunk_index: Arc::clone(&unstarted.chunk_index),
         ops: unstarted.ops.clone(),
         order,

@@ -10,12 +10,11 @@ use serde_json::json;
 
 use super::documents::{ChunkLocations, Documents};
 use crate::budget::MachineMemory;
-use crate::chunk_index::{Entries, Plan, ShardIndex};
+use crate::chunk_index::{Entries, Foresight, Plan, ShardIndex};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::messages::{Event, ReadDone};
-use crate::order::{Order, Sample};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::{SimulatedWork, Simulation, World, shared, wave_events};
@@ -61,11 +60,12 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     let mut store = Documents::new(Latency::Local, false);
     store.add("t2m", &array(), ChunkLocations::Keys);
     let reader = UnstartedReader::of(&spec, Dataset::of_stores(&spec, vec![Arc::new(store)], None)?)?;
-    let config = simulated(&spec, &reader.needs, &reader.order, &MachineMemory::default())?;
+    let config = simulated(&spec, &reader.needs, &MachineMemory::default())?;
     let shared = shared(&reader.chunk_index, reader.ops.clone());
     let bytes: Vec<_> = reader.outputs.iter().map(|output| output.batch_bytes(BATCH)).collect();
     let mut simulation = Simulation::new(&shared, config, &bytes);
-    let mut world = Prompt { reader: &reader, order: reader.order.clone(), next: 0, plans: VecDeque::new() };
+    let foresight = Foresight::new(&reader.chunk_index, reader.order.clone(), 0, Box::new(|k| k + BATCH as u64) as _);
+    let mut world = Prompt { reader: &reader, foresight, plans: VecDeque::new() };
     for _ in 0..batches {
         simulation.next_batch(&mut world)??;
     }
@@ -112,8 +112,7 @@ fn array() -> serde_json::Value {
 /// A world without faults, whose consumer waits for each batch.
 struct Prompt<'a> {
     reader: &'a UnstartedReader,
-    order: Order,
-    next: u64,
+    foresight: Foresight<Box<dyn Fn(u64) -> u64>>,
     /// Plans that were made before.
     plans: VecDeque<Plan>,
 }
@@ -150,9 +149,8 @@ impl World for Prompt<'_> {
         if let Some(plan) = self.plans.pop_front() {
             return plan;
         }
-        let samples: Vec<Sample> = (self.next..self.next + BATCH as u64).map(|k| self.order.sample(k)).collect();
-        self.next += BATCH as u64;
-        self.reader.chunk_index.plan(&samples)
+        let upcoming = self.foresight.next(&self.reader.chunk_index);
+        self.reader.chunk_index.plan_upcoming(upcoming)
     }
 
     fn planner_takes_time(&self) -> bool {

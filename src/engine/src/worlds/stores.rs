@@ -56,7 +56,7 @@ impl RandomReader {
             s.samples.offsets = if random.chance(0.3) { vec![0, random.below(4) as i64] } else { Vec::new() };
             s.samples.out_of_bounds_policy = if random.chance(0.4) { OutOfBounds::Pad } else { OutOfBounds::Drop };
             s.order.random_shuffle = random.chance(0.6);
-            s.order.initial_fill = 1 + random.below(12);
+            s.order.initial_fill = Some(1 + random.below(12));
             s.order.seed = random.below(1000) as i64;
             s.order.num_shards = 1 + random.below(3) as i64;
             s.batch_size = 1 + random.below(4) as usize;

@@ -137,6 +137,16 @@ impl Identity {
     }
 }
 
+/// Returns the samples of the shuffle window of a state; a number that no epoch has, if all samples are shuffled together.
+/// `None` if the text isn't a state, which [`Identity::read`] says.
+pub fn fill_of(text: &str) -> Option<u64> {
+    let state = parse(text).ok()?;
+    match state.get("cut")?.get("initial_fill") {
+        None | Some(Value::Null) => Some(MAX_COUNT),
+        Some(fill) => fill.as_u64().filter(|fill| (1..=MAX_COUNT).contains(fill)),
+    }
+}
+
 fn parse(text: &str) -> Result<Map<String, Value>> {
     let what = "expected the state of a zarr_reader";
     if text.len() > MAX_BYTES {

@@ -119,7 +119,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let OrderArguments {
         random_shuffle,
         shuffle_after_epoch,
-        initial_fill,
+        initial_fill: _,
         seed: _,
         // These are in the segments.
         shard_id: _,
@@ -136,7 +136,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
     let is_random = is_shuffled || weights.is_some() || axes.iter().any(|a| a.random);
-    let by_chunks = is_shuffled && blocks.affect_order(*initial_fill);
+    let by_chunks = is_shuffled && blocks.affect_order(spec.order.fill());
     let policy = spec.samples.out_of_bounds_policy;
     let reaches_out = geometry
         .table
@@ -168,7 +168,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
-        ("initial_fill", only(by_chunks, json!(initial_fill))),
+        ("initial_fill", only(by_chunks, json!(spec.order.fill()))),
         ("samples that share chunks", if by_chunks { shared(blocks) } else { Value::Null }),
         ("return_index", json!(return_index)),
     ];

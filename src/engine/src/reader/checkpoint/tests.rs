@@ -145,7 +145,7 @@ fn golden() {
         s.source.arrays = named(&["g/a"]);
         s.order.seed = 3;
         s.order.random_shuffle = true;
-        s.order.initial_fill = 20;
+        s.order.initial_fill = Some(20);
     });
     assert_eq!(identity(&spec).read(text).unwrap(), order().segments(8));
     let (mut now, then): (Value, Value) =
@@ -164,4 +164,43 @@ fn readers_of_a_store_that_moved_agree() {
         Reader::open(at(&folder.path().join("a"))).unwrap()
     });
     identity(&at(&folders[1].path().join("a"))).read(&readers[0].state()).unwrap();
+}
+
+/// Returns the sample indexes of the next `batches` batches.
+fn next(reader: &Reader, batches: usize) -> Vec<i64> {
+    let of = |_| {
+        let batch = reader.next_batch().unwrap();
+        let bytes = batch.host.last().unwrap().as_slice();
+        bytes.chunks_exact(8).map(|index| i64::from_ne_bytes(index.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    (0..batches).flat_map(of).collect()
+}
+
+#[test]
+fn a_reader_without_a_window_takes_over_that_of_the_state() {
+    let folder = store();
+    let with = |fill: Option<u64>| {
+        at(folder.path()).with(|s| {
+            s.source.arrays = named(&["g/a"]);
+            (s.order.random_shuffle, s.order.initial_fill, s.order.seed) = (true, fill, 3);
+            s.samples.return_index = true;
+            s.batch_size = 10;
+        })
+    };
+    // By default, all of these few samples are shuffled together.
+    let (windows, whole) = (Reader::open(with(Some(20))).unwrap(), Reader::open(with(None)).unwrap());
+    assert_ne!(next(&windows, 3), next(&whole, 3));
+    for then in [windows, whole] {
+        let state = then.state();
+        let mut now = Reader::prepare(with(None)).unwrap();
+        now.restore(&state).unwrap();
+        assert_eq!(now.state(), state);
+        assert_eq!(next(&now, 12), next(&then, 12));
+        // One with a window of its own must have that of the state.
+        let refused = Reader::prepare(with(Some(21))).unwrap().restore(&state).unwrap_err();
+        assert!(refused.message().contains("initial_fill"), "{refused}");
+    }
+    let state = Reader::prepare(with(Some(20))).unwrap().state().replace("\"initial_fill\":20", "\"initial_fill\":0");
+    let refused = Reader::prepare(with(None)).unwrap().restore(&state).unwrap_err();
+    assert!(refused.message().contains("initial_fill: 0 in the checkpoint"), "{refused}");
 }

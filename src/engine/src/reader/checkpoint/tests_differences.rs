@@ -66,7 +66,7 @@ fn what_differs_is_named() {
         s.order.random_shuffle = true;
         s.order.seed = 3;
     });
-    let few = base.clone().with(|s| s.order.initial_fill = 20);
+    let few = base.clone().with(|s| s.order.initial_fill = Some(20));
     let padded = base.clone().with(|s| {
         s.samples.window = vec![4].into();
         s.samples.step = vec![3].into();
@@ -170,7 +170,7 @@ fn what_differs_is_named() {
         ),
         (
             few.clone(),
-            base.clone().with(|s| s.order.initial_fill = 21),
+            base.clone().with(|s| s.order.initial_fill = Some(21)),
             &["initial_fill: 20 in the checkpoint, 21 here"],
         ),
         (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
@@ -262,7 +262,7 @@ fn chunks_count_where_the_order_depends_on_them() {
         let path = folder.path().join(name).join("a");
         at(&path).with(|s| {
             s.order.random_shuffle = random_shuffle;
-            s.order.initial_fill = 20;
+            s.order.initial_fill = Some(20);
         })
     };
     identity(&of("new", false)).read(&state(&of("old", false))).unwrap();

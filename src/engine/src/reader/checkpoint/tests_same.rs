@@ -48,7 +48,7 @@ fn arguments_that_mean_the_same_are_the_same() {
             base.clone().with(|s| {
                 s.values.mask_and_scale = PerOutput::one(true);
                 s.order.seed = 9;
-                s.order.initial_fill = 3;
+                s.order.initial_fill = Some(3);
                 s.samples.cross_stores = false;
             }),
             base.clone().with(|s| {
@@ -62,7 +62,7 @@ fn arguments_that_mean_the_same_are_the_same() {
             shuffled.clone(),
             shuffled.clone().with(|s| s.order.seed = 0x5eed),
             // A shuffle window of all samples, as with the default.
-            shuffled.clone().with(|s| s.order.initial_fill = 100),
+            shuffled.clone().with(|s| s.order.initial_fill = Some(100)),
         ],
         vec![
             padded.clone(),

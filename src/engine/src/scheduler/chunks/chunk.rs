@@ -6,31 +6,15 @@ use std::mem::offset_of;
 use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
+use super::place::{DecodedMemory, OutputPart};
 use super::state::ChunkState;
 use crate::chunk_index::{ChunkInfo, Location, Route};
 use crate::memory::{Lease, arena};
 use crate::messages::Payload;
 use crate::plan::ChunkId;
 
-/// A part of an output of a batch. A chunk is decoded there if the batch needs a copy of the whole chunk.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::scheduler) struct OutputPart {
-    /// The batch's number.
-    pub batch: u64,
-    /// The output's number in the batch.
-    pub output: usize,
-    /// The offset of the first byte in the output.
-    pub offset: usize,
-}
-
-/// The memory for the decoded bytes of a chunk.
-#[derive(Default)]
-pub(in crate::scheduler) struct DecodedMemory {
-    /// Host memory, and the part of an output that it is (`None`: it is staging).
-    pub host: Option<(Lease, Option<OutputPart>)>,
-    /// Device memory.
-    pub slot: Option<arena::Range>,
-}
+/// The use of a batch that is not planned yet, but will need the chunk.
+const FORESEEN: u32 = u32::MAX;
 
 /// A chunk that a planned batch needs.
 ///
@@ -44,7 +28,8 @@ pub(in crate::scheduler) struct Chunk {
 
     /// Its place in the queue among the chunks of one batch.
     order: u64,
-    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
+    /// Uses that have not been served, in order: the batch, and the use in the batch's plan. The last one may be
+    /// [`FORESEEN`].
     users: SmallVec<[(u64, u32); 1]>,
     /// Encoded bytes, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
     oversized: Option<usize>,
@@ -271,9 +256,32 @@ impl Chunk {
         self.users.push((batch, chunk_use));
     }
 
-    /// Returns the uses that have not been served, in order: the batch, and the use in the batch's plan.
+    /// Records that this batch, which is not planned yet, will need it.
+    pub fn foresee(&mut self, batch: u64) {
+        self.need(batch, FORESEEN);
+    }
+
+    /// Forgets the batch that was foreseen, and returns its number.
+    pub fn take_foreseen(&mut self) -> Option<u64> {
+        let &(batch, _) = self.users.last().filter(|user| user.1 == FORESEEN)?;
+        self.users.pop();
+        Some(batch)
+    }
+
+    /// Whether no planned batch needs it, but one that is foreseen.
+    pub fn is_only_foreseen(&self) -> bool {
+        matches!(self.users[..], [(_, FORESEEN)])
+    }
+
+    /// Returns the uses that have not been served, in order: the batch, and the use in the batch's plan. The last one may
+    /// be that of a batch that is only foreseen.
     pub fn users(&self) -> &[(u64, u32)] {
         &self.users
+    }
+
+    /// Whether it was read since it was added to the table.
+    pub fn is_read(&self) -> bool {
+        self.read
     }
 
     /// Returns the first batch that needs it.
@@ -281,9 +289,9 @@ impl Chunk {
         self.users.first().map(|&(batch, _)| batch)
     }
 
-    /// Returns the number of uses of batches before `end`.
+    /// Returns the number of uses of planned batches before `end`.
     pub fn uses_before(&self, end: u64) -> usize {
-        self.users.iter().take_while(|&&(batch, _)| batch < end).count()
+        self.users.iter().take_while(|&&(batch, chunk_use)| batch < end && chunk_use != FORESEEN).count()
     }
 
     /// Removes the first `n` uses, which are served or have failed.

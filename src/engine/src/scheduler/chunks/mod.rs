@@ -2,13 +2,15 @@
 //! ([`queue`]), and the decoded chunks that are kept for later batches.
 
 mod chunk;
+mod place;
 mod queue;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests_chunk;
 
-pub(super) use chunk::{Chunk, DecodedMemory, OutputPart};
+pub(super) use chunk::Chunk;
+pub(super) use place::{DecodedMemory, OutputPart};
 pub(super) use queue::Wanted;
 pub(super) use state::ChunkState;
 
@@ -17,13 +19,16 @@ use std::ops::{Index, IndexMut};
 
 use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Handle;
-use crate::plan::ChunkId;
+use crate::plan::{ChunkId, ChunkMap};
 use queue::Queue;
 use table::Table;
 
 /// The number that takes the place of a batch's number for a kept chunk that no planned batch needs. It is larger than
 /// all others, so such chunks are evicted first.
 const NOT_YET: u64 = u64::MAX;
+
+/// Most chunks of which is recorded that they were read and not kept. More are counted as if they were new.
+const MOST_DROPPED: usize = 1 << 17;
 
 /// The chunks that planned batches need, by handle.
 #[derive(Default)]
@@ -32,9 +37,11 @@ pub(super) struct Chunks {
     queue: Queue,
     /// Counts how often any chunk was queued. The count orders the queue within a batch.
     order: u64,
-    /// Decoded chunks that no active batch needs, with the first planned batch that does ([`NOT_YET`] if none is known
-    /// yet). They may be evicted when memory is short.
+    /// Decoded chunks that no active batch needs, with the first planned or foreseen batch that does ([`NOT_YET`] if none
+    /// is known yet). They may be evicted when memory is short.
     kept: BTreeSet<(u64, Handle)>,
+    /// Chunks that were read and not kept, and left the table, though a batch is foreseen that needs them.
+    dropped: ChunkMap<()>,
 }
 
 impl Chunks {
@@ -55,11 +62,22 @@ impl Chunks {
         if new {
             self.order += 1;
             self.queue.push(Wanted { batch, order: self.order, handle });
-        } else if self.kept.remove(&(NOT_YET, handle)) {
-            self.kept.insert((batch, handle));
+            if !self.dropped.is_empty() && self.dropped.remove(&id).is_some() {
+                self.table[handle].mark_read();
+            }
+        } else {
+            let foreseen = self.table[handle].take_foreseen().unwrap_or(NOT_YET);
+            if foreseen != batch && self.kept.remove(&(foreseen, handle)) {
+                self.kept.insert((batch, handle));
+            }
         }
         self.table[handle].need(batch, chunk_use);
         handle
+    }
+
+    /// Records that a batch which is not planned yet will need a chunk. [`Self::need`] follows when it is planned.
+    pub fn foresee(&mut self, handle: Handle, batch: u64) {
+        self.table[handle].foresee(batch);
     }
 
     /// Returns the first wanted chunk of the batches before `limit`.
@@ -79,11 +97,18 @@ impl Chunks {
         self.table.wanted(w)
     }
 
-    /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it. `active_end` is the number of the
+    /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it. A batch that is only foreseen asks
+    /// for it again when it is planned. `active_end` is the number of the
     /// first batch that isn't active.
     pub fn requeue(&mut self, handle: Handle, active_end: u64) {
         let chunk = &mut self.table[handle];
         chunk.want();
+        if chunk.is_only_foreseen() {
+            chunk.take_foreseen();
+            if chunk.is_read() && self.dropped.len() < MOST_DROPPED {
+                self.dropped.insert(chunk.id(), ());
+            }
+        }
         match chunk.first_batch() {
             // It keeps its old place in the queue.
             Some(batch) if batch < active_end => {
@@ -98,8 +123,9 @@ impl Chunks {
         }
     }
 
-    /// Removes a chunk that no batch needs and that has no memory.
+    /// Removes a chunk that no planned batch needs and that has no memory.
     pub fn remove(&mut self, handle: Handle) {
+        self.table[handle].take_foreseen();
         self.table.remove(handle);
     }
 

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
 use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
-use crate::scheduler::{DeviceArena, Finished, ReaderMemory, Rules, Scheduler, Setup};
+use crate::scheduler::{BatchAccount, DeviceArena, Finished, ReaderMemory, Rules, Scheduler, Setup};
 use crate::stats::Stats;
 use shutdown::{Block, Ending, Threads};
 
@@ -217,6 +217,16 @@ pub(crate) struct Simulation {
 impl Simulation {
     /// Makes a reader of `shared` before its first batch. `output_bytes` has the bytes of each output of a batch.
     pub fn new(shared: &Shared, config: Config, output_bytes: &[usize]) -> Self {
+        Self::sharing(shared, config, output_bytes, None)
+    }
+
+    /// As [`Self::new`]. Memory for chunks and batches beyond what is reserved is drawn from the account.
+    pub fn sharing(
+        shared: &Shared,
+        config: Config,
+        output_bytes: &[usize],
+        drawn: Option<(BatchAccount, usize)>,
+    ) -> Self {
         let (plan, plan_requests) = unbounded();
         let (sender, handed_out) = unbounded();
         let (finished_sender, finished) = unbounded();
@@ -230,7 +240,11 @@ impl Simulation {
         };
         let arena = |bytes: usize, base: u64| DeviceArena { arena: Arena::new(bytes), base };
         let gds_buffer = config.gpu.map(|gpu| gpu.gds_buffer).filter(|&bytes| bytes > 0);
-        let staging = HostArena::new(HostBlock::invented(STAGING, config.staging));
+        let block = HostBlock::invented(STAGING, config.staging);
+        let staging = match &drawn {
+            None => HostArena::new(block),
+            Some((batches, reserved)) => HostArena::growing(block, *reserved, Arc::clone(&batches.account)),
+        };
         let block = staging.block();
         let scheduler = Scheduler::new(Setup {
             shared: shared.clone(),
@@ -244,6 +258,7 @@ impl Simulation {
                 gds_buffer: gds_buffer.map(|bytes| arena(bytes, GDS_BUFFER)),
                 gds: gds_buffer.is_some(),
                 pools,
+                batches: drawn.map(|(batches, _)| batches),
                 owned: vec![Box::new(Block(Arc::clone(&ending)))],
             },
             plan,

@@ -1,17 +1,19 @@
 //! Tests of [`Batches`] alone.
 
+use std::sync::Arc;
+
 use dali_zarr_kernels::{Job, Layout, Source};
 
 use super::some_rules;
 use crate::batch::DeviceBuffers;
-use crate::chunk_index::{ChunkInfo, Location, Route};
+use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
 use crate::error::Error;
-use crate::memory::Pool;
+use crate::memory::{Ledger, Pool};
 use crate::messages::{Assembly, Served};
 use crate::plan::{BatchPlan, ChunkId, ChunkUse};
-use crate::scheduler::Rules;
 use crate::scheduler::batches::{Batches, JobSource};
 use crate::scheduler::chunks::{Chunk, ChunkState};
+use crate::scheduler::{BatchAccount, Rules};
 
 fn id(index: u64) -> ChunkId {
     ChunkId { array: 0, part: 0, index }
@@ -41,7 +43,7 @@ fn lent(id: u64) -> DeviceBuffers {
 
 /// Returns batches with device memory for `sets` of them, of which `planned` are planned.
 fn batches(rules: Rules, sets: u64, planned: usize) -> Batches {
-    let mut batches = Batches::new(rules, None);
+    let mut batches = Batches::new(rules, None, None);
     (0..sets).for_each(|set| batches.lend(lent(set)));
     for _ in 0..planned {
         assert!(batches.ask());
@@ -57,11 +59,10 @@ fn active(batches: &mut Batches) -> Vec<u64> {
 #[test]
 fn plans_are_requested_for_active_batches_and_the_lookahead() {
     let asked = |rules: Rules| {
-        let mut batches = Batches::new(rules, None);
+        let mut batches = Batches::new(rules, None, None);
         (0..100).take_while(|_| batches.ask()).count()
     };
     assert_eq!(asked(some_rules()), 4);
-    assert_eq!(asked(Rules { waits_for_plans: true, ..some_rules() }), 6, "two to spare");
     assert_eq!(asked(Rules { batch_jobs: 1 << 18, ..some_rules() }), 2, "two, however many jobs they have");
 }
 
@@ -81,12 +82,7 @@ fn batches_become_active_in_order_while_there_is_memory() {
 }
 
 #[test]
-fn a_batch_waits_for_the_plans_after_it_in_random_order() {
-    let mut random = batches(Rules { waits_for_plans: true, ..some_rules() }, 4, 2);
-    assert!(random.ask());
-    assert_eq!(active(&mut random), [0; 0], "the third is requested, and may need the same chunks");
-    random.add(plan(1), vec![(0, 0)], 1, None);
-    assert_eq!(active(&mut random), [0, 1], "no plan is on its way");
+fn a_batch_does_not_wait_for_the_plans_after_it() {
     let mut in_order = batches(some_rules(), 4, 1);
     assert!(in_order.ask());
     assert_eq!(active(&mut in_order), [0]);
@@ -161,7 +157,7 @@ fn if_the_reader_is_broken_batches_that_are_not_finished_fail() {
 fn a_consumer_without_batches_gets_an_error() {
     let mut batches = batches(some_rules(), 0, 1);
     assert!(!batches.deliver_error(), "a batch will come");
-    let mut none = Batches::new(some_rules(), None);
+    let mut none = Batches::new(some_rules(), None, None);
     assert!(none.deliver_error() && !none.deliver_error(), "one, until it is taken");
     none.taken();
     assert!(none.deliver_error());
@@ -171,7 +167,7 @@ fn a_consumer_without_batches_gets_an_error() {
 
 #[test]
 fn a_part_of_an_output_is_lent_once_and_comes_back() {
-    let mut batches = Batches::new(some_rules(), Some(vec![Pool::invented(4096, 1, 1 << 20)]));
+    let mut batches = Batches::new(some_rules(), Some(vec![Pool::invented(4096, 1, 1 << 20)]), None);
     assert!(batches.ask());
     batches.add(plan(1), vec![(0, 0)], 1, None);
     let part = crate::scheduler::chunks::OutputPart { batch: 0, output: 0, offset: 100 };
@@ -182,4 +178,35 @@ fn a_part_of_an_output_is_lent_once_and_comes_back() {
     assert!(batches.lend_part(part, 1).is_none() && !batches.get(0).unwrap().is_whole());
     batches.give_back(part, lease);
     assert!(batches.get(0).unwrap().is_whole() && batches.lend_part(part, 1).is_some());
+}
+
+#[test]
+fn memory_for_batches_beyond_the_first_is_drawn() {
+    let ledger = Arc::new(Ledger::default());
+    ledger.set_share(500);
+    let account = ledger.open(0, || ());
+    let drawing = BatchAccount { account: Arc::clone(&account), bytes: 100, reserved: 1, drawn: 0 };
+    let rules = Rules { max_active: 4, ..some_rules() };
+    let mut batches = Batches::new(rules, Some(vec![Pool::invented(4096, 1, 1 << 20)]), Some(drawing));
+    for _ in 0..5 {
+        assert!(batches.ask());
+        batches.add(plan(2), vec![(0, 0)], 1, None);
+    }
+    assert_eq!((active(&mut batches), account.drawn()), (vec![0, 1, 2], 200), "batches take half of the share");
+    batches.served(&[Served { batch: 0, uses: 1 }]);
+    assert!(batches.deliver(None).unwrap().is_ok());
+    assert_eq!((active(&mut batches), account.drawn()), (vec![], 200), "it waits to be taken");
+    batches.taken();
+    assert_eq!(account.drawn(), 100);
+    assert_eq!((active(&mut batches), account.drawn()), (vec![3], 200));
+}
+
+#[test]
+fn a_chunk_is_kept_if_memory_is_expected_to_hold_it() {
+    let in_order = Rules { working_set: 10, shuffled: None, ..some_rules() };
+    assert!(in_order.keeps_for(10, 100) && !in_order.keeps_for(11, 100));
+    // Batches in random order need the same chunks again.
+    let shuffled = Rules { shuffled: Some(150), ..in_order };
+    assert!(shuffled.keeps_for(16, 100) && !shuffled.keeps_for(17, 100));
+    assert!(shuffled.keeps_for(LATER, 150) && !shuffled.keeps_for(LATER, 149));
 }

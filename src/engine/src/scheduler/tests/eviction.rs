@@ -77,3 +77,34 @@ fn a_chunk_is_not_evicted_while_memory_has_room() {
     }
     assert_eq!((bench.stats.evictions.load(Relaxed), bench.free(MemoryKind::Slots)), (0, ROW), "three are kept");
 }
+
+/// Batch `n` has the rows `n` and `n + 4`. One batch is active, and one more is planned, so the fifth batch is not
+/// planned when the first one is delivered.
+fn far(chunks: usize) -> Bench {
+    let rows = Rows { offsets: vec![0, 4], ..twice() };
+    Bench::on_gpu(&rows, gpu(chunks * ROW, 0), |rules| {
+        (rules.max_active, rules.lookahead, rules.working_set) = (1, 1, 2 * ROW);
+    })
+}
+
+#[test]
+fn chunks_are_kept_for_batches_that_are_not_planned_yet() {
+    let mut bench = far(12);
+    let rows: Vec<_> = (0..8).map(|_| next(&mut bench)).collect();
+    assert_eq!(rows, [&[0, 4][..], &[1, 5], &[2, 6], &[3, 7], &[8], &[9], &[10], &[11]]);
+    assert_eq!((bench.stats.evictions.load(Relaxed), bench.stats.chunks_read_again.load(Relaxed)), (0, 0));
+    // The next epoch isn't foreseen by this one.
+    assert_eq!(next(&mut bench), [0, 4]);
+}
+
+#[test]
+fn what_memory_can_not_keep_for_them_is_counted() {
+    // The chunks 4, 5 and 6 are kept when the third batch is delivered, and one slot is free. The fourth batch needs two.
+    let mut bench = far(4);
+    let rows: Vec<_> = (0..8).map(|_| next(&mut bench)).collect();
+    assert_eq!(rows[..3], [[0, 4], [1, 5], [2, 6]]);
+    let read: usize = rows.iter().map(Vec::len).sum();
+    let again = bench.stats.chunks_read_again.load(Relaxed);
+    assert!(again > 0 && again == read as u64 - 12, "{rows:?} {again}");
+    assert_eq!(bench.stats.evictions.load(Relaxed), again, "each is read again, once");
+}

@@ -19,12 +19,12 @@ use super::memory::MemoryKind;
 use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation, shared, task_events, wave_events};
 use super::{Finished, Rules};
 use crate::budget::MachineMemory;
+use crate::chunk_index::Foresight;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::memory::Lease;
 use crate::messages::{Event, Read, ReadDone, Take, Task, Wave, WaveLimits};
-use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
 use crate::spec::{Device, DimKey, Spec};
@@ -121,13 +121,13 @@ impl Rows {
 
 /// Returns rules with two active batches, two planned ones, and six reads at a time.
 fn with_few_batches(rules: Rules) -> Rules {
-    Rules { reads: [6, 6], max_active: 2, lookahead: 2, waits_for_plans: false, ..rules }
+    Rules { reads: [6, 6], max_active: 2, lookahead: 2, ..rules }
 }
 
 /// Returns such rules for the tests of one part.
 fn some_rules() -> Rules {
     let (spec, unstarted) = Rows { chunk: 1, batch: 1, ..Rows::default() }.open(Device::Cpu);
-    with_few_batches(simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap().rules)
+    with_few_batches(simulated(&spec, &unstarted.needs, &MachineMemory::default()).unwrap().rules)
 }
 
 /// The limits of waves in tests of a GPU: none that matters.
@@ -142,9 +142,7 @@ fn gpu(slots: usize, gds_buffer: usize) -> GpuConfig {
 struct Bench {
     simulation: Simulation,
     stats: Arc<Stats>,
-    order: Order,
-    next_sample: u64,
-    batch: u64,
+    foresight: Foresight<Box<dyn Fn(u64) -> u64>>,
 }
 
 impl Bench {
@@ -161,14 +159,16 @@ impl Bench {
 
     fn with(rows: &Rows, staging: usize, gpu: Option<GpuConfig>, change: impl FnOnce(&mut Rules)) -> Self {
         let (spec, unstarted) = rows.open(if gpu.is_some() { Device::Gpu(0) } else { Device::Cpu });
-        let config = simulated(&spec, &unstarted.needs, &unstarted.order, &MachineMemory::default()).unwrap();
+        let config = simulated(&spec, &unstarted.needs, &MachineMemory::default()).unwrap();
         let mut rules = Rules { shared_tasks: 0, ..with_few_batches(config.rules) };
         change(&mut rules);
         let config = Config { staging, gpu, rules, ..config };
         let shared = shared(&unstarted.chunk_index, unstarted.ops);
         let output_bytes: Vec<_> = unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
         let simulation = Simulation::new(&shared, config, &output_bytes);
-        Self { simulation, stats: shared.stats, order: unstarted.order, next_sample: 0, batch: spec.batch_size as u64 }
+        let batch = spec.batch_size as u64;
+        let foresight = Foresight::new(&unstarted.chunk_index, unstarted.order, 0, Box::new(move |k| k + batch) as _);
+        Self { simulation, stats: shared.stats, foresight }
     }
 
     /// Returns the bytes that are reserved for the encoded bytes of a chunk.
@@ -191,10 +191,8 @@ impl Bench {
     /// Plans all batches that the scheduler has asked for.
     fn plan(&mut self) {
         while self.simulation.plan_requests.try_recv().is_ok() {
-            let last = self.next_sample + self.batch;
-            let samples: Vec<Sample> = (self.next_sample..last).map(|k| self.order.sample(k)).collect();
-            self.next_sample = last;
-            let plan = self.simulation.chunk_index.plan(&samples);
+            let chunk_index = &self.simulation.chunk_index;
+            let plan = chunk_index.plan_upcoming(self.foresight.next(chunk_index));
             self.handle(Event::Planned(Box::new(plan)));
         }
     }

@@ -25,15 +25,15 @@ use super::memory::Memory;
 use super::shutdown::Late;
 use super::{Config, Simulation, shared};
 use crate::assemble::Ops;
-use crate::chunk_index::ChunkIndex;
+use crate::chunk_index::{ChunkIndex, Foresight};
 use crate::error::{Error, Result};
-use crate::memory::Lease;
 use crate::memory::arena::Range;
+use crate::memory::{Lease, Ledger};
 use crate::order::{Order, Sample};
 use crate::random::{GOLDEN, below, key, mix};
-use crate::scheduler::Scheduler;
 use crate::scheduler::chunks::ChunkState;
 use crate::scheduler::memory::MemoryKind;
+use crate::scheduler::{BatchAccount, Scheduler};
 
 /// Random numbers from a seed.
 pub(crate) struct Random(u64);
@@ -72,6 +72,9 @@ pub(crate) struct SimulatedReader {
     /// Bytes of each output of a batch.
     pub output_bytes: Vec<usize>,
     pub config: Config,
+    /// If host memory is shared with other readers: the bytes of the block for chunks and the number of batches that are
+    /// reserved, and the bytes of the share.
+    pub shares: Option<(usize, usize, u64)>,
 }
 
 /// What a world does with its reader.
@@ -104,21 +107,29 @@ pub(crate) struct Lived {
 /// # Errors
 /// If the scheduler breaks a promise.
 pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> Result<Lived> {
-    let SimulatedReader { chunk_index, ops, order, first_sample, batch_size, output_bytes, config } = reader;
+    let SimulatedReader { chunk_index, ops, order, first_sample, batch_size, output_bytes, config, shares } = reader;
     let shared = shared(&chunk_index, ops);
     let sound = random.chance(0.4);
     let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
     let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
     let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
+    let (batch, end) = (batch_size as u64, first_sample + life.batches * batch_size as u64);
+    // Batches after the last one are empty.
+    let end_of = move |k: u64| if k < end { k + batch } else { k };
+    let ledger = Arc::new(Ledger::default());
+    let drawn = shares.map(|(reserved, batches, share)| {
+        ledger.set_share(share);
+        let bytes = output_bytes.iter().sum::<usize>() as u64;
+        (BatchAccount { account: ledger.open(0, || ()), bytes, reserved: batches, drawn: 0 }, reserved)
+    });
+    let others = drawn.as_ref().map(|(batches, _)| (Arc::clone(&batches.account), ledger.open(0, || ())));
     let mut world = RandomWorld {
+        others,
         unusual: life.unusual,
         chunk_index: &chunk_index,
         missing: MissingKeys { seed: life.seed, chunk_index: &chunk_index, share },
         faults,
-        order,
-        next_sample: first_sample,
-        batch_size: batch_size as u64,
-        to_plan: life.batches,
+        foresight: Foresight::new(&chunk_index, order, first_sample, Box::new(end_of)),
         times: std::array::from_fn(|_| 1 << random.below(12)),
         planner_takes_time: random.chance(0.6),
         eager: random.below(101) as f64 / 100.0,
@@ -133,7 +144,7 @@ pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> 
         dropped: false,
         random,
     };
-    let mut simulation = Simulation::new(&shared, config, &output_bytes);
+    let mut simulation = Simulation::sharing(&shared, config, &output_bytes, drawn);
     let mut lived = Lived::default();
     let result = take(&mut simulation, &mut world, life, &mut lived);
     if !world.dropped {
@@ -188,7 +199,8 @@ fn balance(scheduler: &Scheduler) -> Result<()> {
         slots = staging;
     }
     for (kind, held) in [(MemoryKind::Staging, staging), (MemoryKind::Slots, slots)] {
-        let (free, all) = (scheduler.memory.available(kind), scheduler.memory.capacity(kind));
+        let free = scheduler.memory.available(kind);
+        let all = scheduler.memory.capacity(kind) - scheduler.memory.withheld(kind);
         if free + held != all {
             return Err(Error::runtime(format!("of {all} bytes {free} are free and {held} are held: some are lost")));
         }

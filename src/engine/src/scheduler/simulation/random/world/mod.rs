@@ -5,13 +5,15 @@ mod decoders;
 mod store;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::Random;
 use super::faults::{Faults, MissingKeys};
-use crate::chunk_index::{ChunkIndex, Location, Plan, ShardId};
+use crate::chunk_index::{ChunkIndex, Foresight, Location, Plan, ShardId};
 use crate::error::{Error, Result};
+use crate::memory::Account;
 use crate::messages::{Event, ReadDone, ReadId};
-use crate::order::{Order, Sample};
+use crate::order::Sample;
 use crate::plan::ChunkId;
 use crate::scheduler::simulation::expected::Batched;
 use crate::scheduler::simulation::memory::Memory;
@@ -21,15 +23,13 @@ use crate::scheduler::{Finished, Scheduler};
 /// The surroundings of one scheduler.
 pub(super) struct RandomWorld<'a> {
     pub random: Random,
+    /// If host memory is shared: the reader's account, and that of all others.
+    pub others: Option<(Arc<Account>, Arc<Account>)>,
     pub unusual: bool,
     pub chunk_index: &'a ChunkIndex,
     pub missing: MissingKeys<'a>,
     pub faults: Faults,
-    pub order: Order,
-    pub next_sample: u64,
-    pub batch_size: u64,
-    /// Number of batches that are still to be planned. Batches after them are empty.
-    pub to_plan: u64,
+    pub foresight: Foresight<Box<dyn Fn(u64) -> u64 + 'a>>,
     /// Usual longest duration of each kind of work, in nanoseconds. The order of the kinds is in [`World::begin`].
     pub times: [u64; 6],
     pub planner_takes_time: bool,
@@ -51,6 +51,18 @@ pub(super) struct RandomWorld<'a> {
 }
 
 impl RandomWorld<'_> {
+    /// Lets other readers take or give back host memory. Returns whether they ask the reader for some.
+    fn share(&mut self) -> bool {
+        let Some((own, others)) = &self.others else { return false };
+        match self.random.below(8) {
+            0 => drop(others.draw(1 + self.random.below(own.left().max(1)))),
+            1 => others.give_back(others.drawn()),
+            2 => own.set_unused(self.random.chance(0.5)),
+            _ => {}
+        }
+        self.random.chance(0.1)
+    }
+
     /// Checks the next batch, which was delivered, and returns its samples: none after a thread died.
     ///
     /// # Errors
@@ -140,7 +152,8 @@ impl World for RandomWorld<'_> {
             }
             return Ok((events, None));
         }
-        Ok(match work {
+        let asked = self.share();
+        let (mut events, then) = match work {
             SimulatedWork::Read { read, to, copying } => self.end_read(read, to, copying, scheduler)?,
             SimulatedWork::Index(shard) => (vec![self.index(shard)], None),
             SimulatedWork::Task(task) => (self.end_task(task, scheduler)?, None),
@@ -151,15 +164,17 @@ impl World for RandomWorld<'_> {
             }
             SimulatedWork::Wave { lane, wave, copied: true } => (vec![self.end_wave(lane, wave, scheduler)?], None),
             SimulatedWork::Plan | SimulatedWork::Lend(_) => (Vec::new(), None),
-        })
+        };
+        if asked {
+            events.push(Event::GiveBack);
+        }
+        Ok((events, then))
     }
 
     fn plan(&mut self) -> Plan {
-        let batch = if self.to_plan > 0 { self.batch_size } else { 0 };
-        self.to_plan = self.to_plan.saturating_sub(1);
-        let samples: Vec<Sample> = (self.next_sample..self.next_sample + batch).map(|k| self.order.sample(k)).collect();
-        self.next_sample += batch;
-        let plan = self.chunk_index.plan(&samples);
+        let upcoming = self.foresight.next(self.chunk_index);
+        let samples = upcoming.samples.clone();
+        let plan = self.chunk_index.plan_upcoming(upcoming);
         self.batches.plan(samples, &plan.batch);
         plan
     }

@@ -1,13 +1,13 @@
 //! Which chunks an epoch can read at all.
 
-use crate::chunk_index::ChunkIndex;
-use crate::dataset::ArrayPart;
+use crate::dataset::{ArrayInfo, ArrayPart, Dataset};
 use crate::geometry::Role;
+use crate::memory::arena::rounded;
+use crate::plan::Planner;
 
 /// Returns for each store how many chunks of an array samples may touch. Along each dimension these are the chunks from
 /// the first to the last that any sample needs, in whichever of the `num_shards` shards of the epoch the sample is.
-pub(super) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
-    let planner = &chunk_index.planner;
+pub(crate) fn chunks_in_reach(dataset: &Dataset, planner: &Planner, array: usize) -> Vec<u64> {
     let is_joined = planner.geometries().count() == 1;
     let part = |(store, part): (usize, &ArrayPart)| {
         let geometry = planner.geometry_of(store);
@@ -42,5 +42,18 @@ pub(super) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
             n.saturating_mul(count)
         })
     };
-    chunk_index.dataset.arrays[array].parts.iter().enumerate().map(part).collect()
+    dataset.arrays[array].parts.iter().enumerate().map(part).collect()
+}
+
+/// Returns the bytes of all decoded chunks that samples may touch, as they lie in memory, and `more` for each chunk.
+pub(crate) fn bytes_in_reach(dataset: &Dataset, planner: &Planner, more: u128) -> u128 {
+    let of_array = |(a, array): (usize, &ArrayInfo)| {
+        let chunks = chunks_in_reach(dataset, planner, a);
+        let bytes = chunks
+            .iter()
+            .zip(&array.parts)
+            .map(|(&n, part)| u128::from(n) * (rounded(part.largest_bytes) as u128 + more));
+        if planner.chunks_of(a) == a { bytes.sum() } else { 0 }
+    };
+    dataset.arrays.iter().enumerate().map(of_array).sum()
 }
