@@ -154,8 +154,9 @@ def test_advice_on_chunks_in_flight(tmp_path):
     (few,) = advice(batch_size=16, prefetch_queue_depth=2)
     assert "the 2 batches in preparation have 32 chunks" in few and few.endswith("or raise prefetch_queue_depth")
     least = dali_zarr.explain(**told, batch_size=64)["memory"]["smallest_device_memory_limit"]
-    (tight,) = advice(batch_size=64, device_memory_limit=least + 100_000)
-    assert "raise device_memory_limit" in tight
+    for threads in (2, 16, None):
+        (tight,) = advice(batch_size=64, device_memory_limit=least + 50_000, decode_threads=threads)
+        assert "raise device_memory_limit" in tight
     # Batches that together need a few chunks leave memory over.
     write_array(tmp_path / "t", "a", np.zeros(100_000), codec="zstd", layout=Layout((1000,)), dims=("time",))
     scalars = {"path": tmp_path / "t", "arrays": "a", "device": "gpu", "batch_size": 64}

@@ -169,6 +169,39 @@ assert np.concatenate([np.asarray(batch["n"]) for batch in it]).tolist() == list
     run(path, script, "torch")
 
 
+def test_what_is_in_device_memory_is_never_destroyed(path):
+    """Shown without a GPU too: here any tensor counts as one on a GPU, and DALI is said to find a GPU."""
+    pytest.importorskip("torch")
+    script = """
+import threading, weakref
+import torch
+from nvidia.dali import backend_impl
+pipe = pipeline()
+backend_impl.GetCUDADeviceCount = lambda: 1
+of_globals = torch.zeros(1)
+seen = [weakref.ref(of_globals)]
+ready, ends = threading.Event(), threading.Event()
+def holds():
+    of_frame = torch.zeros(1)
+    seen.append(weakref.ref(of_frame))
+    ready.set()
+    ends.wait()
+thread = threading.Thread(target=holds)
+thread.start()
+ready.wait()
+def work():
+    del globals()["of_globals"]
+    gc.collect()
+    assert [one() is not None for one in seen] == [True, True]
+forked(work)
+ends.set()
+thread.join()
+del of_globals
+assert [one() for one in seen] == [None, None], "the parent keeps nothing"
+"""
+    run(path, script, "torch")
+
+
 def test_a_thread_forks_while_others_read(path):
     """Locks that other threads hold stay locked in the child."""
     script = """

@@ -6,7 +6,8 @@
 - The end of the process: a thread that is in DALI when the interpreter ends would abort the process, since Python ends threads
   that want its lock, and DALI's bindings can't be left so. So threads are stopped here first.
 - Forks: a child has no copy of the threads of its parent's pipelines. There every call is an error, and pipelines are never
-  destroyed: that would wait for those threads.
+  destroyed: that would wait for those threads. Nor is what is in device memory: a child can't use its parent's CUDA, and DALI's
+  destructors end a process where CUDA fails.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import gc
 import os
+import sys
 import threading
 import time
 import weakref
@@ -54,6 +57,10 @@ class _Readers:
 _known: weakref.WeakKeyDictionary[Any, _Readers] = weakref.WeakKeyDictionary()
 # In a forked child: the parent's objects, by their ids. They live for ever.
 _inherited: set[int] = set()
+# While the process forks: what the child must never destroy.
+_forking: list[Any] = []
+# Py_TPFLAGS_HAVE_GC.
+_IS_TRACKED = 1 << 14
 # The threads besides the main one that are in DALI, and how deep; and whether the process ends.
 _inside: dict[int, int] = {}
 _ends = threading.Event()
@@ -270,11 +277,35 @@ def _end() -> None:
         time.sleep(0.001)
 
 
+@functools.cache
+def _is_foreign(kind: type) -> bool:
+    """Whether destroying an object of this class may call DALI or CUDA."""
+    # DALI's objects of C++ aren't tracked by the garbage collector, unlike those of Python.
+    has_dali = str(kind.__module__).startswith("nvidia.dali.") and not kind.__flags__ & _IS_TRACKED
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    return has_dali or (torch is not None and issubclass(kind, torch.Tensor)) or (jax is not None and issubclass(kind, jax.Array))
+
+
+def _fork() -> None:
+    """Finds what a child must never destroy. Before the fork, since the child drops what the other threads have."""
+    _forking.extend(list(_known))
+    if not _forking or not _dali.module("backend_impl").GetCUDADeviceCount():
+        return
+    _is_foreign.cache_clear()
+    frames = list(sys._current_frames().values())
+    while frames:
+        frame = frames.pop()
+        _forking.extend(one for one in frame.f_locals.values() if _is_foreign(type(one)))
+        frames.extend([frame.f_back] if frame.f_back is not None else [])
+    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(type(one))}.values())
+
+
 def _forked() -> None:
     """Keeps what the child inherited from ever being destroyed."""
-    for one in list(_known):
+    for one in _forking:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-        _inherited.add(id(one))
+    _inherited.update(id(one) for one in list(_known))
+    _forking.clear()
     _known.clear()
     _inside.clear()
 
@@ -296,4 +327,4 @@ def hook() -> None:
     for name in ("outputs", "share_outputs", "release_outputs", "schedule_run", "run", "checkpoint", "_get_checkpoint"):
         _replace(_dali.module("pipeline").Pipeline, name, _guarded(gives="share" in name or name == "outputs"))
     atexit.register(_end)
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_fork, after_in_parent=_forking.clear, after_in_child=_forked)

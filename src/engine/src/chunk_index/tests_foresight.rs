@@ -32,7 +32,7 @@ fn open(rows: u64, chunk: u64, change: impl FnOnce(&mut Spec)) -> (Spec, Unstart
         s.samples.dims = vec![DimKey::parse("t")];
         change(s);
     });
-    let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)]).unwrap();
+    let dataset = Dataset::of_stores(&spec, vec![Arc::new(store)], None).unwrap();
     let unstarted = UnstartedReader::of(&spec, dataset).unwrap();
     (spec, unstarted)
 }

@@ -160,6 +160,8 @@ pub(crate) fn reads_per_chunk(
             spec.order.random_shuffle && !holds && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
             let all = chunks_in_reach(&chunk_index.dataset, &chunk_index.planner, a).iter().map(|&n| n as f64).sum();
+            // Chunks that every batch needs are kept.
+            let returns = returns && (array.chunks < all || array.reads > early.reads);
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;
             let (early, times) = if few { (ArrayReads::default(), times(0)) } else { (*early, times(half)) };
             extrapolate(array, early, times, all, returns);
