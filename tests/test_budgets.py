@@ -233,12 +233,18 @@ def test_the_smallest_host_limit(store, gpu):
 
 
 SHARING = """
-import sys, psutil, dali_zarr
+import sys, time, psutil, dali_zarr
 from dali_zarr.torch import Loader
 path, share, many = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "many"
 args = {"arrays": ["a"], "device": "cpu", "batch_size": 2, "random_shuffle": True, "io_threads": 1, "decode_threads": 1}
 rows = lambda batches: sum(len(batch["a"]) for batch in batches)
 memory = lambda: dali_zarr.explain(path=path, arrays=["a"])["memory"]
+def keeps_to_the_share():
+    # What a new reader can't do without is reserved at once; others give theirs back as soon as they are asked.
+    until = time.monotonic() + 10
+    while memory()["host_memory_taken"] > share and time.monotonic() < until:
+        time.sleep(0.01)
+    assert memory()["host_memory_taken"] <= share, memory()
 assert rows(Loader(path, **args)) == 64
 before, most, loaders = psutil.Process().memory_info().rss, 0, []
 assert memory()["host_memory_taken"] == 0, memory()
@@ -247,12 +253,12 @@ for seed in range(4 if many else 2):
     loaders.append(Loader(path, seed=seed, **args))
     assert rows(loaders[-1]) == 64
     most = max(most, psutil.Process().memory_info().rss - before)
-    assert memory()["host_memory_taken"] <= share, memory()
+    keeps_to_the_share()
 # Two that are read at the same time.
 for one, other in zip(*loaders[:2]):
     assert len(one["a"]) == len(other["a"]) == 2
     most = max(most, psutil.Process().memory_info().rss - before)
-    assert memory()["host_memory_taken"] <= share, memory()
+    keeps_to_the_share()
 own = Loader(path, host_memory_limit=share, **args)
 assert memory()["host_memory_taken"] >= share
 assert rows(own) == 64 and rows(loaders[0]) == 64

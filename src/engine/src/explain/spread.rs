@@ -27,7 +27,13 @@ impl Spread {
         let windows = if blocks.affect_order(fill) { blocks.windows(fill) } else { 1 };
         let different = |windows| expected(&blocks.sizes(), samples, windows, batch);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        Self { fill: fill.min(samples), is_uniform: windows == 1, blocks: different(windows), uniform: different(1), bytes }
+        Self {
+            fill: fill.min(samples),
+            is_uniform: windows == 1,
+            blocks: different(windows),
+            uniform: different(1),
+            bytes,
+        }
     }
 
     /// Returns the object `shuffle` of the explanation.

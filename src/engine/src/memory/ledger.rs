@@ -86,6 +86,11 @@ impl Book {
         self.accounts.iter_mut().find(|of| of.number == number)
     }
 
+    /// Returns the bytes that accounts have beyond what they share: reserved or overdrawn while nothing was left.
+    fn over(&self) -> u64 {
+        self.of_accounts().saturating_sub(self.for_accounts())
+    }
+
     /// Returns the bytes that each account has if all have the same.
     fn part(&self) -> u64 {
         self.for_accounts() / self.accounts.len().max(1) as u64
@@ -107,14 +112,22 @@ impl Book {
         false
     }
 
-    /// Asks the readers that nobody uses, and those that have more than their part, except this one.
+    /// Asks the readers that nobody uses, and those that have more than their part, except this one. While all have more than
+    /// they share, asks every reader: some can't give back what is beyond their part, since it holds prepared batches.
     fn ask_others(&self, number: Option<u64>) {
-        let part = self.part();
+        let (part, is_over) = (self.part(), self.over() > 0);
         for of in self.accounts.iter().filter(|of| Some(of.number) != number && of.drawn > 0) {
-            let may = of.reserved + of.drawn > part || of.flags.unused.load(Ordering::Relaxed);
+            let may = is_over || of.reserved + of.drawn > part || of.flags.unused.load(Ordering::Relaxed);
             if may && !of.flags.asked.swap(true, Ordering::Relaxed) {
                 (of.ask)();
             }
+        }
+    }
+
+    /// Asks other readers than this one if accounts have more than they share.
+    fn ask_if_over(&self, number: Option<u64>) {
+        if self.over() > 0 {
+            self.ask_others(number);
         }
     }
 }
@@ -190,7 +203,10 @@ impl Ledger {
 
     /// Records the limit that a user gave, until the [`Given`] is dropped.
     pub fn give(self: &Arc<Self>, bytes: u64) -> Given {
-        self.update(|book| book.given = book.given.saturating_add(bytes));
+        self.update(|book| {
+            book.given = book.given.saturating_add(bytes);
+            book.ask_if_over(None);
+        });
         Given { ledger: Arc::clone(self), bytes }
     }
 
@@ -236,7 +252,10 @@ pub(crate) struct Account {
 impl Account {
     /// Reserves bytes that the reader can't do without. They may be more than is left: then the other readers get less.
     pub fn reserve(&self, bytes: u64) {
-        self.ledger.update(|book| book.entry(self.number).map(|of| of.reserved += bytes));
+        self.ledger.update(|book| {
+            book.entry(self.number).map(|of| of.reserved += bytes);
+            book.ask_if_over(Some(self.number));
+        });
     }
 
     /// Draws this many bytes. Returns false, and asks the other readers, if fewer are left, if another reader needs them
@@ -276,7 +295,10 @@ impl Account {
 
     /// Draws bytes though fewer may be left: the reader could not go on without them.
     pub fn overdraw(&self, bytes: u64) {
-        self.ledger.update(|book| book.entry(self.number).map(|of| of.drawn += bytes));
+        self.ledger.update(|book| {
+            book.entry(self.number).map(|of| of.drawn += bytes);
+            book.ask_if_over(Some(self.number));
+        });
     }
 
     /// Gives drawn bytes back.
@@ -300,12 +322,16 @@ impl Account {
     }
 
     /// Returns how many drawn bytes the reader should give back, since it was asked: those beyond its part, or all if
-    /// nobody uses it.
+    /// nobody uses it; and at least as many as all accounts have beyond what they share.
     pub fn excess(&self) -> u64 {
         self.flags.asked.store(false, Ordering::Relaxed);
         let mut book = self.ledger.book();
         let part = if self.flags.unused.load(Ordering::Relaxed) { 0 } else { book.part() };
-        book.entry(self.number).map_or(0, |of| of.drawn.saturating_sub(part.saturating_sub(of.reserved)))
+        let over = book.over();
+        book.entry(self.number).map_or(0, |of| {
+            let beyond = of.drawn.saturating_sub(part.saturating_sub(of.reserved));
+            beyond.max(over.min(of.drawn))
+        })
     }
 
     /// Closes the account. Its memory was freed, or is a user's, who still has batches.
@@ -389,6 +415,26 @@ mod tests {
         one.set_unused(true);
         assert!(!other.draw(500));
         assert_eq!((counts(), one.excess()), ([2, 0], 450), "nobody uses it");
+    }
+
+    #[test]
+    fn a_reader_gives_back_more_than_it_has_beyond_its_part_if_another_one_can_not() {
+        let ledger = ledger(1000);
+        let asked: Arc<AtomicUsize> = Arc::default();
+        let count = Arc::clone(&asked);
+        let busy = ledger.open(100, || ());
+        let other = ledger.open(100, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(busy.draw_batch(450) && other.draw(350));
+        let new = ledger.open(0, || ());
+        assert_eq!((asked.load(Ordering::Relaxed), other.excess()), (0, 117), "a third is its part");
+        new.reserve(130);
+        assert_eq!((asked.load(Ordering::Relaxed), other.excess()), (1, 130));
+        other.give_back(130);
+        assert_eq!((ledger.left(), ledger.taken()), (0, 1000));
+        busy.overdraw(20);
+        assert_eq!((asked.load(Ordering::Relaxed), other.excess()), (2, 20));
     }
 
     #[test]
