@@ -154,6 +154,28 @@ def test_what_fails_leaves_the_loader_as_it_was(tmp_path):
     assert (finish(loader), loader.epoch) == (list(range(40)), 1)
 
 
+def test_what_fails_can_be_tried_again(tmp_path):
+    """The epoch that was set stays set, and an iteration that is under way goes on."""
+    path = write(tmp_path / "a.zarr")
+    loader = make(path)
+    state = loader.state_dict()
+    under_way = iter(loader)
+    assert next(under_way)["n"].tolist() == [0, 1, 2, 3]
+    shutil.move(path, tmp_path / "b.zarr")
+    for fails in (loader.refresh, lambda: loader.load_state_dict(state)):
+        with pytest.raises(ValueError, match=r"a\.zarr"):
+            fails()
+    shutil.move(tmp_path / "b.zarr", path)
+    assert next(under_way)["n"].tolist() == [4, 5, 6, 7] and (loader.number, loader.epoch) == (1, 0)
+    loader.set_epoch(7)
+    shutil.move(path, tmp_path / "b.zarr")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"a\.zarr"):
+            finish(loader)
+    shutil.move(tmp_path / "b.zarr", path)
+    assert (finish(loader), loader.epoch) == (list(range(40)), 7)
+
+
 @pytest.mark.parametrize("length", [40, 43])
 def test_a_chunk_that_was_partly_full(tmp_path, length):
     """The elements that came later in the last chunk aren't samples; nor are other dimensions that grew."""

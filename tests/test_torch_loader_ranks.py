@@ -17,7 +17,7 @@ from support.processes import start_program
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
-from dali_zarr._loading.loader import BaseLoader  # noqa: E402
+from dali_zarr._loading import course  # noqa: E402
 from dali_zarr._loading.reading import Reading  # noqa: E402
 from dali_zarr.torch import _current  # noqa: E402
 
@@ -371,7 +371,7 @@ def test_threads_have_no_device_of_their_own(path, ranks, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: getattr(current, "device", 0))
     current.device = 3
     # Nothing is opened: what is asked for is where it would be.
-    monkeypatch.setattr(BaseLoader, "_open", lambda _: None)
+    monkeypatch.setattr(course.Unopened, "opened", lambda stage, _check: stage)
     loader = make(path, "cuda")
     assert loader._plan.device_id == 3
     ranks.become(1)
@@ -488,7 +488,8 @@ def test_arguments_that_every_operator_has(path, ranks, monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     for name, value in (("is_available", True), ("is_initialized", False), ("device_count", 4)):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    assert make(path, "cuda", preserve=True, bytes_per_sample_hint=10)._opened is None
+    loader = make(path, "cuda", preserve=True, bytes_per_sample_hint=10)
+    assert isinstance(loader._course.stage, course.Unopened)
 
 
 def test_an_iteration_can_be_closed(path):

@@ -15,8 +15,8 @@ from support.loaders import STEPS, flat, make, numbers, write
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
+from dali_zarr._loading import course  # noqa: E402
 from dali_zarr._loading.epochs import Schedule, Segment  # noqa: E402
-from dali_zarr._loading.loader import BaseLoader  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -258,12 +258,12 @@ def test_the_arithmetic_of_schedules():
 SCHEDULES = int(os.environ.get("DALI_ZARR_SCHEDULES", "60"))
 
 
-class Unopened:
+class NoReading:
     """In the place of the reader that a loader opens first and that load_state_dict closes unused: to open one takes most of a
     schedule's time. DALI's checkpoint, into which the state is put, is that of another loader."""
 
-    def __init__(self, template):
-        self.checkpoint = lambda: template
+    def __init__(self, plan, template):
+        self.plan, self.checkpoint = plan, lambda: template
 
     def close(self):
         pass
@@ -272,7 +272,7 @@ class Unopened:
 def restored(monkeypatch, state, template, path, **how):
     """Makes a loader that goes on from a state."""
     with monkeypatch.context() as patched:
-        patched.setattr(BaseLoader, "_open", lambda loader: setattr(loader, "_opened", Unopened(template)))
+        patched.setattr(course.Unopened, "opened", lambda stage, _check: course.Ready(NoReading(stage.plan, template)))
         loader = make(path, **how)
         loader.load_state_dict(state)
     return loader

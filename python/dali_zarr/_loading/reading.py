@@ -76,7 +76,7 @@ class Plan:
         return Schedule.of_state(state, self.shard_id, self.num_shards, self.batch_size, stick)
 
 
-def restored_checkpoint(plan: Plan, state: Mapping[str, bytes], template: bytes) -> bytes:
+def _restored_checkpoint(plan: Plan, state: Mapping[str, bytes], template: bytes) -> bytes:
     """Returns the checkpoint from which a pipeline goes on, given states of its operators by name, and a checkpoint of a
     pipeline like it. Random operators without a state go to the numbers that they would have at the reader's place, had
     they been used from the first epoch on."""
@@ -99,20 +99,9 @@ class Reading:
             TypeError, ValueError, IndexError, MemoryError: As building the pipeline does.
         """
         self.plan = plan
-        restored = None if state is None or template is None else restored_checkpoint(plan, state, template)
-        pipe = _dali.module("pipeline").Pipeline(
-            batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
-            seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
-        )
-        with pipe:
-            self.places, nodes = self._defined()
-            pipe.set_outputs(*nodes)
-        try:
-            pipe.build()
-        except Exception as error:
-            _errors.shorten(error)
-            raise
-        self._pipe: Any = pipe
+        restored = None if state is None or template is None else _restored_checkpoint(plan, state, template)
+        self._pipe: Any = None
+        self._pipe, self.places = self._built(restored)
         self._scheduled = False
         self._bfloats: list[int] | None = None
         # Batches since ``_begun``. Before the first one, the pipeline's checkpoint still has the state that it was
@@ -122,6 +111,23 @@ class Reading:
         # After :meth:`close`: its checkpoint and its counters at that time.
         self._left = b""
         self._last_counters: dict[str, Any] = {}
+
+    def _built(self, restored: bytes | None) -> tuple[Any, list[outputs.Place]]:
+        """Builds the pipeline, which goes on from a checkpoint; returns it and the places of its outputs."""
+        plan = self.plan
+        pipe = _dali.module("pipeline").Pipeline(
+            batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
+            seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
+        )
+        with pipe:
+            places, nodes = self._defined()
+            pipe.set_outputs(*nodes)
+        try:
+            pipe.build()
+        except Exception as error:
+            _errors.shorten(error)
+            raise
+        return pipe, places
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """Defines the operators; returns the places and the nodes of their outputs."""
@@ -145,18 +151,24 @@ class Reading:
 
     @property
     def is_open(self) -> bool:
-        """Whether there can be a next batch."""
+        """Whether there is a pipeline."""
         return self._pipe is not None
 
-    def close(self, left: bytes | None = None) -> None:
-        """Ends the pipeline, which can't go on any more. Tensors that share its memory stay valid. From now on its
-        checkpoint is ``left``, or the one after the batch handed out last."""
+    def close(self) -> None:
+        """Ends the pipeline. Tensors that share its memory stay valid."""
         if self._pipe is not None:
             self._left, self._last_counters = self.checkpoint(), self.counters()
             self._pipe = None
-        if left is not None:
-            self._left, self._delivered = left, 0
-            self._begun = self.plan.schedule(self.state())
+
+    def resume(self) -> None:
+        """Opens the pipeline again if it was closed. It goes on after the batch handed out last.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As building the pipeline does.
+        """
+        if self._pipe is None:
+            self._pipe, self.places = self._built(self._left)
+            self._scheduled = False
 
     def checkpoint(self) -> bytes:
         """Returns DALI's checkpoint after the batch that was handed out last."""
@@ -187,11 +199,12 @@ class Reading:
         return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
 
     def next(self, take: Callable[[list[Any]], B]) -> B:
-        """Waits for the next batch; returns what ``take`` makes of its outputs.
+        """Waits for the next batch, from a pipeline that is opened if it was closed; returns what ``take`` makes of its outputs.
 
         Raises:
             KeyboardInterrupt: The wait was interrupted. The pipeline is closed then.
         """
+        self.resume()
         try:
             if not self._scheduled:
                 self._pipe.schedule_run()
