@@ -15,7 +15,7 @@ from support.windows import samples
 xr = pytest.importorskip("xarray", reason="selection by label needs xarray")
 
 from dali_zarr._selection import axes as axes_module  # noqa: E402
-from dali_zarr._selection import coordinates, select  # noqa: E402
+from dali_zarr._selection import coordinates, cutting, select  # noqa: E402
 
 CASES = int(os.environ.get("DALI_ZARR_SELECTIONS", "800"))
 REFUSALS = (
@@ -251,7 +251,7 @@ def test_random_selections(monkeypatch):
     def check(case):
         with monkeypatch.context() as patch:
             in_memory(case, patch)
-            patch.setattr(select.tables, "named", lambda _, table: table.tolist())
+            patch.setattr(cutting.tables, "named", lambda _, table: table.tolist())
             try:
                 want: Any = expected(case)
             except Exception as error:

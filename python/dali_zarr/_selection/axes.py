@@ -76,7 +76,7 @@ class Axes:
         kept = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
-        given = [_named(dim, largest) for dim in _listed(named)]
+        given = [_named(dim, largest) for dim in items_of(named)]
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         is_concat_samples = arguments.get("concat") == "samples"
@@ -273,11 +273,11 @@ def length_of(window: int) -> float:
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     """Returns the arrays of a reader. Stores that differ along a dimension are looked at one by one: they may agree
     after the selection."""
-    paths = _listed(spec.get("path"))
+    paths = items_of(spec.get("path"))
     # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
     # makes the fewest samples: one for each store.
     plain = {**spec, "mask_and_scale": False, "missing_dates": "keep"}
-    spec = {**plain, "step": [LARGEST_STEP] * max(len(_listed(spec.get("dims"))), 1)}
+    spec = {**plain, "step": [LARGEST_STEP] * max(len(items_of(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
@@ -306,7 +306,8 @@ def _batch(spec: dict[str, Any]) -> bytes:
     return _native.interruptible(work)
 
 
-def _listed(value: Any) -> list[Any]:
+def items_of(value: Any) -> list[Any]:
+    """Returns one or several values as a list; none for None."""
     return [] if value is None else values.items(value)
 
 
