@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 
 import dali_zarr
 import numpy as np
 import pytest
+from dali_zarr import __main__ as main
 from dali_zarr._commands import words
 from dali_zarr.torch import Loader
 from support.command_line import command
@@ -20,7 +22,9 @@ def run(monkeypatch, capsys):
 
 
 def options(*given: str):
-    return words.options(list(given), words.of_reader())
+    stores, found = words.parsed(given, words.of_reader(), exit_on_error=False)
+    assert stores == []
+    return found
 
 
 @pytest.mark.parametrize(
@@ -57,8 +61,38 @@ def test_words(given, found):
     ],
 )
 def test_what_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(argparse.ArgumentError, match=message):
         options(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "stores", "found"),
+    [
+        (["a", "-b", "--arrays", "-c", "d"], ["a", "-b"], {"arrays": ["-c", "d"]}),
+        (["--fill_value", "-inf"], [], {"fill_value": "-inf"}),
+        (["a", "--offsets", "-6", "-1e1", "--random-shuffle"], ["a"], {"offsets": [-6, -10.0], "random_shuffle": True}),
+        (["a", "--arrays=b", "c", "--isel=x=-1"], ["a"], {"arrays": ["b", "c"], "isel": {"x": -1}}),
+        (["a b", "--arrays", " c", "", "--method="], ["a b"], {"arrays": [" c", ""], "method": ""}),
+    ],
+)
+def test_values_that_look_like_something_else(given, stores, found):
+    """Only two dashes begin an argument."""
+    assert words.parsed(given, words.of_reader(), exit_on_error=False) == (stores, found)
+
+
+@pytest.mark.parametrize("word", ["--batch_sise", "--batch size", "--batch-sise=3", "--batch_siz e=3"])
+def test_arguments_that_are_not_there(run, word):
+    status, _, err = run("explain", "a", word, "3")
+    assert status == 2 and "there is no such argument; did you mean --batch_size?" in err
+
+
+@pytest.mark.parametrize("words", [["a", "b", "--arrays", "c"], ["a", "--json", "b", "--arrays", "--quiet", "c"]])
+def test_flags_may_be_anywhere(monkeypatch, words, run):
+    """They are no values, and end none."""
+    told = []
+    monkeypatch.setattr(main, "_run", lambda command, stores, options, *flags: told.append((command, stores, options)) or 0)
+    assert run("check", *words)[0] == 0
+    assert told == [("check", ["a", "b"], {"arrays": "c"})]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 what statistics the values have; and how the store is rechunked."""
 
 import argparse
-import itertools
 import json
 import os
 import signal
@@ -145,7 +144,7 @@ def main() -> int:
     """Parses the command line; returns the exit status."""
     prog = "dali-zarr" if os.path.basename(sys.argv[0]) == "dali-zarr" else "python -m dali_zarr"
     parser, commands = _parser(prog)
-    # The parser doesn't know the reader's arguments, so the words after the command are parsed by this module.
+    # The parser doesn't know the reader's arguments, which need DALI: so the words after the command are parsed again.
     known, rest = parser.parse_known_args(sys.argv[1:])
     if known.command is None:
         if rest:
@@ -157,11 +156,7 @@ def main() -> int:
     if place > 1:
         parser.error(f"expected arguments after {known.command}, but found {' '.join(sys.argv[1:place])} before it")
     given = [word for word in sys.argv[place + 1 :] if word not in _FLAGS]
-    stores = list(itertools.takewhile(lambda word: not word.startswith("--"), given))
-    try:
-        options = words.options(given[len(stores) :], _known(known.command))
-    except ValueError as error:
-        command.error(str(error))
+    stores, options = words.parsed(given, _known(known.command), prog=command.prog, usage=command.usage)
     if not stores and not owned.has_all(options.get("arrays")):
         command.error("expected a store before the options, or --arrays OUTPUT=LOCATION ... that all have stores of their own")
     try:

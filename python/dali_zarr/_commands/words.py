@@ -1,11 +1,16 @@
-"""Converts words of the command line, ``--name value ...``, to arguments."""
+"""The arguments of a command: ``--name value ...``.
+
+argparse finds the arguments and their words. What the words mean is here, since it depends on the argument and on all of
+its words: ``DIM=FIRST..LAST``, ``OUTPUT=ARRAY``, ranges, or JSON.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _dali
@@ -34,54 +39,93 @@ def of_reader() -> dict[str, bool]:
     return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
 
 
-def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
-    """Converts ``--name value ...`` to arguments. Several values are a list, and no value stands for true. ``known``
-    has the names, and for each whether it is a bool.
+class _Argument(argparse.Action):
+    """An argument that takes any number of words, which are converted together. ``const``: what it is without words; None: it
+    needs some."""
 
-    Raises:
-        ValueError: A name isn't known or is given twice, or a value is missing or can't be read.
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None,
+    ) -> None:
+        name = self.dest
+        if name in namespace:
+            raise argparse.ArgumentError(None, f"--{name}: given twice; give all its values at once, as --{name} A B")
+        if not values and self.const is None:
+            raise argparse.ArgumentError(None, f"--{name}: expected a value after it")
+        try:
+            found = _converted(name, values)
+        except ValueError as error:
+            raise argparse.ArgumentError(None, str(error)) from None
+        setattr(namespace, name, self.const if not found else found[0] if len(found) == 1 else found)
+
+
+def parsed(words: Sequence[str], known: Mapping[str, bool], **how: Any) -> tuple[list[str], dict[str, Any]]:
+    """Returns the stores, and the arguments that follow them as ``--name value ...``. Several values are a list, and no value
+    stands for true.
+
+    The process ends with a message if a name isn't known or is given twice, or if a value is missing or can't be read.
+
+    Args:
+        words: The words after the command.
+        known: The names of arguments, and for each whether it is a bool.
+        how: Arguments of the parser: what it tells with an error.
     """
-    found: dict[str, list[Any]] = {}
-    name = ""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, **how)
+    parser.add_argument("store", nargs="*", type=_unmarked)
+    for name, is_bool in known.items():
+        spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
+        parser.add_argument(
+            *spellings, dest=name, nargs="*", type=_unmarked, action=_Argument, const=True if is_bool else None,
+            default=argparse.SUPPRESS,
+        )
+    found, rest = parser.parse_known_args(list(_separated(words)))
+    if rest:
+        parser.error(_unknown(rest[0].removeprefix("--"), known))
+    return found.store, {name: value for name, value in vars(found).items() if name != "store"}
+
+
+def _separated(words: Iterable[str]) -> Iterator[str]:
+    """Yields names and values apart. Values are marked by a space before them, so that the parser takes none for a name (-3:,
+    -inf). It takes what has a space for a value, so names have other ones, which don't break lines."""
     for word in words:
-        if word.startswith("--"):
-            given, equals, value = word[2:].partition("=")
-            name = _name(given, known)
-            if name in found:
-                raise ValueError(f"--{name}: given twice; give all its values at once, as --{name} A B")
-            found[name] = [_value(name, value)] if equals else []
-        else:
-            found[name].append(_value(name, word))
-    for name in ("sel", "isel"):
-        if found.get(name):
-            found[name] = [_selection(name, found[name])]
-    for name in _RANGES:
-        if found.get(name):
-            found[name] = _ranges(name, found[name])
-    if found.get("pick"):
-        found["pick"] = [_picked(word) for word in found["pick"]]
-    if found.get("arrays"):
-        found["arrays"] = _arrays(found["arrays"])
-    for name in found.keys() & (by_name.PER_DIM | by_name.PER_OUTPUT):
-        found[name] = _by_name(name, found[name])
-    for name, given in found.items():
-        if not given and not known[name]:
-            raise ValueError(f"--{name}: expected a value after it")
-    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in found.items()}
+        name, equals, value = word.partition("=") if word.startswith("--") else ("", "=", word)
+        if name:
+            yield name.replace(" ", "\N{NO-BREAK SPACE}")
+        if equals:
+            yield f" {value}"
 
 
-def _name(word: str, known: Mapping[str, bool]) -> str:
-    """Returns the argument that is meant by ``--word``. Raises ValueError if there is none."""
+def _unmarked(word: str) -> str:
+    return word.removeprefix(" ")
+
+
+def _unknown(word: str, known: Mapping[str, bool]) -> str:
+    """Returns the message for ``--word``, which isn't known."""
     name = word.replace("-", "_")
     if name == "path":
-        raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
-    if name not in known:
-        otherwise = "see help(fn.zarr_reader) for the arguments that there are"
-        if name in of_reader():
-            otherwise = f"this command takes {', '.join('--' + other for other in sorted(known))}"
-            raise ValueError(f"--{word}: this command has no such argument; {otherwise}")
-        raise ValueError(f"--{word}: there is no such argument; {did_you_mean(name, known, otherwise, prefix='--')}")
-    return name
+        return "--path: the stores are given already, as STORE before the options; leave --path out"
+    if name in of_reader():
+        others = ", ".join("--" + other for other in sorted(known))
+        return f"--{word}: this command has no such argument; this command takes {others}"
+    otherwise = "see help(fn.zarr_reader) for the arguments that there are"
+    return f"--{word}: there is no such argument; {did_you_mean(name, known, otherwise, prefix='--')}"
+
+
+def _converted(name: str, words: Sequence[str]) -> list[Any]:
+    """Returns an argument's values, given its words.
+
+    Raises:
+        ValueError: A word can't be read.
+    """
+    found = [_value(name, word) for word in words]
+    if name in ("sel", "isel"):
+        return [_selection(name, found)] if found else []
+    if name in _RANGES:
+        return _ranges(name, found)
+    if name == "pick":
+        return [_picked(word) for word in found]
+    if name == "arrays":
+        return _arrays(found)
+    return _by_name(name, found) if name in by_name.PER_DIM | by_name.PER_OUTPUT else found
 
 
 def _value(name: str, text: str) -> Any:
