@@ -12,7 +12,7 @@ import sys
 import dali_zarr
 import numpy as np
 import pytest
-from dali_zarr import _native
+from dali_zarr._native import library
 from nvidia.dali import types
 from support.command_line import command
 from support.pipelines import at_rest, build, to_numpy
@@ -182,8 +182,8 @@ class Reader:
     """A reader behind the C ABI, of which it is known what it has done when it rests."""
 
     def __init__(self, **spec):
-        self.library, self.reader, self.path = _native._loaded(), ctypes.c_void_p(), spec["path"]
-        _native._check(self.library.dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(self.reader)))
+        self.library, self.reader, self.path = library.loaded(), ctypes.c_void_p(), spec["path"]
+        library.check(self.library.dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(self.reader)))
 
     def chunks_read(self) -> int:
         """Once nothing is going on any more: the batch ahead is ready, and the queue is full."""
@@ -193,7 +193,7 @@ class Reader:
 
     def next(self) -> None:
         batch = ctypes.c_void_p()
-        _native._check(self.library.dali_zarr_next_batch(self.reader, ctypes.byref(batch)))
+        library.check(self.library.dali_zarr_next_batch(self.reader, ctypes.byref(batch)))
         self.library.dali_zarr_batch_release(batch)
 
     def close(self) -> None:

@@ -17,9 +17,9 @@ from support.processes import start_program
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
+from dali_zarr._frameworks import devices  # noqa: E402
 from dali_zarr._loading import course  # noqa: E402
 from dali_zarr._loading.reading import Reading  # noqa: E402
-from dali_zarr.torch import _current  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_the_default_device(monkeypatch, local, count, used, expected):
         monkeypatch.setenv("LOCAL_RANK", local)
     for name, value in (("is_initialized", used), ("device_count", count), ("current_device", 2)):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    assert _current() == expected
+    assert devices.current() == expected
 
 
 def test_no_device_is_touched_before_the_rank_is_known(path, ranks, monkeypatch):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Unpack, cast
 
 import jax
@@ -22,21 +21,17 @@ import numpy.typing as npt
 
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
+from ._frameworks.jax_device import OnDevice, Part, check_type, hardware_id, padded
 from ._loading import outputs, pictures, ranks
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
-from ._loading.collate import Collate, CollatePlan, check_needless
 from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.iteration import Iteration, check_count
 from ._loading.labels import Labels
-from ._loading.loader import BaseLoader
-from ._loading.reading import Plan, Reading, Transform
+from ._loading.reading import Plan, Transform
 from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
-
-# JAX without types, where its own type hints are incomplete.
-_UNTYPED: Any = jax
 
 
 class Batch(dict[str, Any]):
@@ -116,27 +111,10 @@ def _of_children(names: tuple[str, ...], values: Iterable[Any]) -> Batch:
 jax.tree_util.register_pytree_with_keys(Batch, _children, _of_children)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The index of a batch's samples on one device: DALI's output or, in a copy of the batch, an array. The samples from
-    ``own`` on repeat others."""
-
-    output: Any
-    valid: int
-    own: int
-
-    def index(self) -> npt.NDArray[np.int64]:
-        output = self.output.as_cpu() if hasattr(self.output, "as_cpu") else self.output
-        return np.asarray(output.as_tensor() if hasattr(output, "as_tensor") else output)[: self.valid]
-
-    def __reduce__(self) -> Any:
-        return _Part, (self.index(), self.valid, self.own)
-
-
 class _Origin:
     """Where the samples of a batch come from. ``parts``: one for each device."""
 
-    def __init__(self, labels: Labels, parts: list[_Part], offset: int, sources: Mapping[outputs.Place, outputs.Source]):
+    def __init__(self, labels: Labels, parts: list[Part], offset: int, sources: Mapping[outputs.Place, outputs.Source]):
         self.labels, self.offset, self.sources, self._parts = labels, offset, sources, parts
 
     def index(self) -> npt.NDArray[np.int64]:
@@ -145,84 +123,6 @@ class _Origin:
 
     def is_repeated(self) -> npt.NDArray[np.bool_]:
         return np.concatenate([np.arange(part.valid) >= part.own for part in self._parts])
-
-
-class _OnDevice(BaseLoader[tuple[list[Any], _Part]]):
-    """Iterates over batches on one device: their arrays and the part that they are of the batch of all devices.
-
-    The device is number ``number`` of ``devices`` of this process."""
-
-    def __init__(
-        self, plan: Plan, device: Any, number: int, devices: int, ending: Ending, agreement: Agreement | None, moves: bool,
-        collate: Collate | None, columns: int | None,
-    ):
-        self._device, self._columns = device, columns
-        self._number_of_device, self._devices = number, devices
-        self._collate: Collate | None = collate
-        self._choice: CollatePlan | None = None
-        super().__init__(plan, ending, agreement, moves)
-
-    def _placed(self, plan: Plan) -> Plan:
-        # PyTorch or torchrun may tell a rank. JAX's own ranks don't change.
-        told = ranks.told()
-        if told is None:
-            return plan
-        return replace(plan, shard_id=told[0] * self._devices + self._number_of_device, num_shards=told[1] * self._devices)
-
-    def _check_reading(self, reading: Reading) -> None:
-        super()._check_reading(reading)
-        ragged = reading.ragged()
-        if ragged is None:
-            check_needless(self._collate, self._columns)
-        elif self._collate is not None:
-            self._choice = CollatePlan(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
-
-    def _taken(self, found: list[Any], valid: int, own: int) -> tuple[list[Any], _Part]:
-        if self._choice is not None and self._choice.matrices:
-            arrays = _collate_jax.rows(
-                self._choice, self._reading.places, found[:-1], valid, lambda output: self._array(output, valid), self._on_device,
-            )
-        else:
-            arrays = [self._array(output, valid) for output in found[:-1]]
-        return arrays, _Part(found[-1], valid, own)
-
-    def _array(self, output: Any, valid: int) -> Any:
-        _check_type(output.dtype)
-        if not output.is_dense_tensor():
-            raise ValueError(_collate_jax.RAGGED)
-        array = self._on_device(output.as_tensor())
-        return array if valid == self._plan.batch_size else array[:valid]
-
-    def _on_device(self, tensor: Any) -> Any:
-        array = _UNTYPED.dlpack.from_dlpack(tensor)
-        device = self._device
-        if device is None and self._collate == "padded" and self._plan.device == "gpu":
-            # DALI delivers the lengths on the CPU.
-            device = _UNTYPED.local_devices()[0]
-        return array if device is None or array.devices() == {device} else _UNTYPED.device_put(array, device)
-
-    def places(self) -> list[outputs.Place]:
-        """Returns the places of a batch's arrays, in their order."""
-        matrices = self._choice.matrices if self._choice is not None else {}
-        return [*self._reading.places, *dict.fromkeys(matrix for matrix, _, _ in matrices.values())]
-
-    @property
-    def num_shards(self) -> int:
-        return self._plan.num_shards
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
-
-    def renew(self, found: dict[str, Any]) -> None:
-        """Opens the store anew, with what was looked up in it."""
-        self._renew(lambda plan: _padded(replace(plan, **found), self._collate))
-
-    def is_ragged(self) -> bool:
-        return self._reading.ragged() is not None
-
-    def dtypes(self) -> list[str]:
-        return self._reading.dtypes()
 
 
 class Loader:
@@ -304,22 +204,21 @@ class Loader:
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._return_index = sharding, return_index
         found, self._labels = self._asked.looked_up()
-        self._loaders: list[_OnDevice] = []
+        self._loaders: list[OnDevice] = []
         for i, one in enumerate(devices):
             plan = Plan(
                 **found, offsets=offsets, batch_size=batch_size // len(devices), device=on,
-                device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
+                device_id=None if on == "cpu" else hardware_id(one), shard_id=rank * len(devices) + i,
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
-            compares = agreement if i == 0 else None
-            padded = _padded(plan, collate)
-            self._loaders.append(_OnDevice(padded, one, i, len(devices), ending, compares, not is_given, collate, columns))
+            plan, compares = padded(plan, collate), agreement if i == 0 else None
+            self._loaders.append(OnDevice(plan, one, i, len(devices), ending, compares, not is_given, collate, columns))
         self._tell_places()
         if transform is None:
             if collate is None and self._loaders[0].is_ragged():
                 raise ValueError(_collate_jax.RAGGED)
             for place, dtype in zip(self._sources, self._loaders[0].dtypes(), strict=False):
-                _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
+                check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
 
     def _tell_places(self) -> None:
         """Finds where the outputs stand, and their offsets."""
@@ -354,7 +253,7 @@ class Loader:
         """
         return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
-    def _batch(self, found: tuple[tuple[list[Any], _Part], ...]) -> Batch:
+    def _batch(self, found: tuple[tuple[list[Any], Part], ...]) -> Batch:
         columns = zip(*(arrays for arrays, _ in found), strict=True)
         joined = [self._joined(list(column)) for column in columns]
         parts = [part for _, part in found]
@@ -374,7 +273,7 @@ class Loader:
         return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
 
     def __repr__(self) -> str:
-        shown = repr(self._loaders[0]).replace("_OnDevice", "Loader")
+        shown = repr(self._loaders[0]).replace("OnDevice", "Loader", 1)
         return shown if len(self._loaders) == 1 else f"{shown[:-1]}, on the first of {len(self._loaders)} devices>"
 
     def counters(self) -> Any:
@@ -420,11 +319,6 @@ class Loader:
 describe(Loader.__init__, LoaderArguments)
 
 
-def _padded(plan: Plan, collate: str | None) -> Plan:
-    """Returns the plan with the transform that pads ragged outputs, if that is what becomes of them."""
-    return replace(plan, transform=_collate_jax.padding(plan.lengths())) if collate == "padded" else plan
-
-
 def _devices(sharding: Any, samples: int) -> list[Any]:
     """This process's devices, in the order of the samples that they have."""
     places = sharding.addressable_devices_indices_map((samples,))
@@ -436,18 +330,3 @@ def _devices(sharding: Any, samples: int) -> list[Any]:
             "samples; give shard_id and num_shards instead, and put the batches on the other devices by jax.device_put"
         )
     return [device for _, _, device in found]
-
-
-def _hardware_id(device: Any) -> int:
-    found = device or _UNTYPED.local_devices()[0]
-    return int(found.local_hardware_id or 0)
-
-
-def _check_type(dtype: Any, name: str = "") -> None:
-    types = _dali.module("types")
-    if dtype in (types.INT64, types.UINT64) and not _UNTYPED.config.jax_enable_x64:
-        what = f"output {name!r}" if name else "an output of the transform"
-        raise TypeError(
-            f"dali_zarr: {what} has {str(dtype).rpartition('.')[2].lower()}, which JAX would cut to 32 bits: call "
-            'jax.config.update("jax_enable_x64", True) first, or give dtype=, such as "int32"'
-        )

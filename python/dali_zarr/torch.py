@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +23,7 @@ import torch
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collation
-from ._frameworks import accelerate, dataloader, lightning
+from ._frameworks import accelerate, dataloader, devices, lightning
 from ._loading import outputs, pictures, ranks
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
@@ -259,10 +257,10 @@ class Loader(BaseLoader[Batch]):
             TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
             RuntimeError: In a worker process of a DataLoader.
         """
-        _check_worker()
+        dataloader.check_worker()
         check_flags(return_index=return_index)
         check_name(collate)
-        on = _device(device)
+        on = devices.chosen(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         is_given = shard_id is not None or process_group is not None
@@ -273,11 +271,11 @@ class Loader(BaseLoader[Batch]):
         found, self._labels = self._asked.looked_up()
         # This process may become one of several ranks. It shouldn't begin on the device of the first one, so it opens
         # the store later.
-        later = follows and not is_given and ranks.told() is None and not _is_device_known()
+        later = follows and not is_given and ranks.told() is None and not devices.is_known()
         plan = Plan(
             **found, offsets=offsets, batch_size=batch_size, device="gpu" if on.type == "cuda" else "cpu",
-            device_id=_current() if follows and not later else on.index, shard_id=rank, num_shards=world, num_threads=num_threads,
-            transform=transform,
+            device_id=devices.current() if follows and not later else on.index, shard_id=rank, num_shards=world,
+            num_threads=num_threads, transform=transform,
         )
         self._is_host = plan.device == "cpu"
         self._sources = plan.sources()
@@ -295,7 +293,7 @@ class Loader(BaseLoader[Batch]):
         # Where nothing tells the rank any more, the last known one stays.
         rank, world = (None if self._is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
         is_asked = self._follows and (plan.device_id is None or threading.get_ident() == self._thread)
-        return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if is_asked else plan.device_id)
+        return replace(plan, shard_id=rank, num_shards=world, device_id=devices.current() if is_asked else plan.device_id)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -328,7 +326,7 @@ class Loader(BaseLoader[Batch]):
         self._collation = Collation.of(*self._collate, reading.ragged(), reading.places)
 
     def _check_process(self) -> None:
-        _check_worker()
+        dataloader.check_worker()
         super()._check_process()
 
     def _epoch(self) -> Iterator[Batch]:
@@ -347,6 +345,12 @@ class Loader(BaseLoader[Batch]):
     def batch_sampler(self) -> dataloader.BatchSampler:
         """As :attr:`dataset`."""
         return dataloader.BatchSampler(self)
+
+    # What else is asked of a DataLoader.
+    sampler = None
+    collate_fn = staticmethod(dataloader.collate)
+    num_workers = 0
+    prefetch_factor = None
 
     def _taken(self, found: list[Any], valid: int, own: int) -> Batch:
         index = self._tensor(found.pop(), valid)
@@ -391,52 +395,4 @@ class Loader(BaseLoader[Batch]):
         return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
 
 
-    # What is asked of a DataLoader beside its data set and its batch sampler.
-    sampler = None
-    collate_fn = staticmethod(dataloader.collate)
-    num_workers = 0
-    prefetch_factor = None
-
-
 describe(Loader.__init__, LoaderArguments)
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        on = torch.device("cuda" if device == "gpu" else device)
-    except RuntimeError:
-        on = None
-    if on is None or on.type not in ("cpu", "cuda"):
-        raise ValueError(f"dali_zarr: device: expected 'cuda' or 'cpu', but found {str(device)!r}")
-    if on.type == "cuda" and (on.index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        raise ValueError(
-            f"dali_zarr: device: PyTorch finds {f'{there} CUDA devices' if there else 'no CUDA device'} here, but found "
-            f"{str(device)!r}; " + (f"write 'cuda:0' to 'cuda:{there - 1}'" if there else "write 'cpu', or leave it out")
-        )
-    return torch.device("cpu") if on.type == "cpu" else on
-
-
-def _is_device_known() -> bool:
-    """Returns whether this process's device is certain: one was chosen, or there is no choice."""
-    return torch.cuda.is_initialized() or "LOCAL_RANK" in os.environ or torch.cuda.device_count() < 2
-
-
-def _current() -> int:
-    """This process's CUDA device: the current one; before CUDA is in use, that of ``LOCAL_RANK``."""
-    local = os.environ.get("LOCAL_RANK", "")
-    if not torch.cuda.is_initialized() and local.isdecimal() and int(local) < torch.cuda.device_count():
-        return int(local)
-    return torch.cuda.current_device()
-
-
-def _check_worker() -> None:
-    """Raises RuntimeError in a worker process of a DataLoader."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and data.get_worker_info() is not None:
-        raise RuntimeError(
-            "dali_zarr: a Loader can't be used in a worker process of a DataLoader: it reads ahead with threads of its own and "
-            "needs no workers; iterate over it itself, without a DataLoader around it"
-        )

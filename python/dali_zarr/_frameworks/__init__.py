@@ -1,1 +1,4 @@
-"""What training frameworks for PyTorch ask of a loader beyond being an iterable. None of them is imported here."""
+"""What training frameworks ask of a loader beyond being an iterable, and their devices.
+
+Lightning and Accelerate aren't imported here.
+"""

@@ -82,3 +82,12 @@ class Dataset(torch.utils.data.Dataset[Any]):
 def collate(batch: Any) -> Any:
     """Returns the batch as it is."""
     return batch
+
+
+def check_worker() -> None:
+    """Raises RuntimeError in a worker process of a DataLoader."""
+    if torch.utils.data.get_worker_info() is not None:
+        raise RuntimeError(
+            "dali_zarr: a Loader can't be used in a worker process of a DataLoader: it reads ahead with threads of its own and "
+            "needs no workers; iterate over it itself, without a DataLoader around it"
+        )

@@ -1,0 +1,39 @@
+"""The C ABI of the library (``include/dali_zarr.h``), as far as Python needs it."""
+
+from .calls import (
+    all_stats,
+    arrays,
+    explain,
+    keep_log,
+    keep_opening,
+    keep_table,
+    operator_error,
+    pick_labels,
+    release_opening,
+    release_table,
+    set_log_level,
+    set_nvcomp_dirs,
+    take_described,
+    take_log,
+    wait_log,
+)
+from .labels import Labels
+from .library import bind
+from .reader import Reader
+from .waits import (
+    WAITS,
+    end_waits,
+    has_run,
+    interrupt,
+    interruptible,
+    opening,
+    raise_raised,
+    wait_run,
+    watch_signals,
+)
+
+__all__ = [
+    "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "has_run", "interrupt", "interruptible",
+    "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels", "raise_raised", "release_opening",
+    "release_table", "set_log_level", "set_nvcomp_dirs", "take_described", "take_log", "wait_log", "wait_run", "watch_signals",
+]
