@@ -63,6 +63,21 @@ def test_a_pipeline_is_built_elsewhere(places, monkeypatch, arguments):
     same(to_numpy(pipe.run()[0]), VALUES, "the first directory's values")
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"path": "data.zarr"}, {"arrays": ["./data.zarr/a"]}, {"path": "data.zarr", "starts": "starts.npy"}], ids=str
+)
+def test_the_dynamic_mode_begins_elsewhere(places, monkeypatch, arguments):
+    """It makes the operator when the first epoch begins."""
+    import nvidia.dali.experimental.dynamic as ndd
+
+    np.save("starts.npy", [[i] for i in range(10)])
+    np.save(places / "there" / "starts.npy", [[9]] * 10)
+    reader = ndd.readers.Zarr(dims=["time"], **arguments)
+    monkeypatch.chdir(places / "there")
+    (batch,) = next(iter(reader.next_epoch(batch_size=10)))
+    same(np.asarray(ndd.as_tensor(batch)).reshape(10, 4), VALUES, "the first directory's values")
+
+
 def test_all_paths_become_absolute_and_outputs_keep_their_names(places):
     np.save("starts.npy", [[3]])
     given = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import _dali
+from . import _arguments, _dali
 from ._arguments import names
 from ._hints import did_you_mean
 
@@ -51,7 +51,7 @@ def _complete(dynamic: Any) -> None:
 
 def _checked(init: Callable[..., None]) -> Callable[..., None]:
     """Wraps a constructor, so that an argument that it doesn't have raises TypeError with a message of the reader's
-    own."""
+    own. The operator is made when the first epoch begins, but relative paths mean what they mean now."""
     known = inspect.signature(init).parameters.keys() - {"self"}
 
     @functools.wraps(init)
@@ -63,6 +63,6 @@ def _checked(init: Callable[..., None]) -> Callable[..., None]:
                 otherwise = "see help(dali_zarr.zarr_reader) for the arguments that there are"
                 instead = f"there is no such argument; {did_you_mean(name, known, otherwise)}"
             raise TypeError(f"zarr_reader: {name}: {instead}")
-        init(*positional, **arguments)
+        init(*positional, **_arguments.anchored(arguments))
 
     return checked
