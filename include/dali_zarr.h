@@ -30,11 +30,11 @@ extern "C" {
 /* Status that most functions return: DALI_ZARR_OK, or the kind of the error. */
 enum dali_zarr_status {
   DALI_ZARR_OK = 0,
-  DALI_ZARR_VALUE_ERROR = 1,  /* an argument or the store's metadata is wrong */
-  DALI_ZARR_TYPE_ERROR = 2,   /* an argument has the wrong type, or a data type can't be delivered */
-  DALI_ZARR_INDEX_ERROR = 3,  /* an index is outside its dimension */
+  DALI_ZARR_VALUE_ERROR = 1,   /* an argument or the store's metadata is wrong */
+  DALI_ZARR_TYPE_ERROR = 2,    /* an argument has the wrong type, or a data type can't be delivered */
+  DALI_ZARR_INDEX_ERROR = 3,   /* an index is outside its dimension */
   DALI_ZARR_RUNTIME_ERROR = 4, /* storage failed, data is corrupt, or a device failed */
-  DALI_ZARR_MEMORY_ERROR = 5  /* the machine or the device lacks memory */
+  DALI_ZARR_MEMORY_ERROR = 5   /* the machine or the device lacks memory */
 };
 
 /* Element types. */
@@ -267,8 +267,8 @@ void dali_zarr_labels_close(dali_zarr_labels *labels);
  * bits of the value, and of the imaginary part of complex numbers. If the array has another number of dimensions than
  * one, "kind" is null, and there are no other keys than "name" and "shape". NaN and Infinity may stand in attributes
  * without quotes. `*json` is valid until the next call on this thread that returns a text. */
-int32_t dali_zarr_labels_find(
-    const dali_zarr_labels *labels, size_t array, size_t store, const char *dim, uint64_t len, const char **json);
+int32_t dali_zarr_labels_find(const dali_zarr_labels *labels, size_t array, size_t store, const char *dim, uint64_t len,
+                              const char **json);
 
 /* Returns the attributes of the group of array number `array` in store number `store`, as a JSON object. `*json` is
  * valid until the next call on this thread that returns a text. */
@@ -276,15 +276,15 @@ int32_t dali_zarr_labels_attributes(const dali_zarr_labels *labels, size_t array
 
 /* Reads the elements of the array `name`, which dali_zarr_labels_find told for the same `array` and `store`, as they are
  * stored: attributes don't decode them. At most 2^26 elements and 512 MiB of text are read. */
-int32_t dali_zarr_labels_read(
-    const dali_zarr_labels *labels, size_t array, size_t store, const char *name, dali_zarr_values **values);
+int32_t dali_zarr_labels_read(const dali_zarr_labels *labels, size_t array, size_t store, const char *name,
+                              dali_zarr_values **values);
 
 /* Returns the elements of an array. Numbers are in native byte order (bfloat16 as float32; times as int64; complex
  * numbers as two numbers), and `*count` is 0. For text and bytes `*data` has all elements one after the other, text in
  * UTF-8, and `*ends` has the end of each of the `*count` elements in them. The pointers are valid until `values` is
  * released. */
-int32_t dali_zarr_values_data(
-    const dali_zarr_values *values, const void **data, size_t *bytes, const int64_t **ends, size_t *count);
+int32_t dali_zarr_values_data(const dali_zarr_values *values, const void **data, size_t *bytes, const int64_t **ends,
+                              size_t *count);
 
 /* Gives the elements of an array back. NULL is allowed. */
 void dali_zarr_values_release(dali_zarr_values *values);
@@ -359,9 +359,9 @@ int32_t dali_zarr_end_waits(uint64_t operator_number);
 
 /* Functions of Python's C API. */
 typedef struct dali_zarr_python {
-  int (*ensure)(void);        /* PyGILState_Ensure */
-  void (*release)(int);       /* PyGILState_Release */
-  int (*check_signals)(void); /* PyErr_CheckSignals */
+  int (*ensure)(void);                                        /* PyGILState_Ensure */
+  void (*release)(int);                                       /* PyGILState_Release */
+  int (*check_signals)(void);                                 /* PyErr_CheckSignals */
   void (*fetch)(void **type, void **value, void **traceback); /* PyErr_Fetch */
 } dali_zarr_python;
 

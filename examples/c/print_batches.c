@@ -18,7 +18,8 @@ int main(int argc, char **argv) {
   }
   /* The arguments are those of fn.zarr_reader, as JSON. Paths with quotes or backslashes need escapes, which this example leaves out. */
   char spec[4096];
-  int length = snprintf(spec, sizeof spec, "{\"path\": \"%s\", \"arrays\": [\"%s\"], \"batch_size\": %s}", argv[1], argv[2], argv[3]);
+  int length = snprintf(spec, sizeof spec, "{\"path\": \"%s\", \"arrays\": [\"%s\"], \"batch_size\": %s}", argv[1],
+                        argv[2], argv[3]);
   if (length < 0 || (size_t)length >= sizeof spec) return 2;
 
   dali_zarr_reader *reader;

@@ -77,11 +77,14 @@ __device__ __forceinline__ void assemble(const Job* jobs, const uint32_t* tile_s
   } else if (is_rare(op)) {
     convert_elements(box, job, op, tile, nans);
   } else if (op.src_dtype == kF32 && op.dst_dtype == kF32) {
-    convert_units<2, kF32, uint32_t, kF32, uint32_t>(box, reinterpret_cast<const uint32_t*>(job.src), job, op, tile, nans);
+    convert_units<2, kF32, uint32_t, kF32, uint32_t>(box, reinterpret_cast<const uint32_t*>(job.src), job, op, tile,
+                                                     nans);
   } else if (op.src_dtype == kI16 && op.dst_dtype == kF32) {
-    convert_units<2, kI16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile, nans);
+    convert_units<2, kI16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile,
+                                                     nans);
   } else if (op.src_dtype == kU16 && op.dst_dtype == kF32) {
-    convert_units<2, kU16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile, nans);
+    convert_units<2, kU16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile,
+                                                     nans);
   } else {
     convert_elements(box, job, op, tile, nans);
   }

@@ -202,7 +202,8 @@ struct Cells {
 
   // Writes the cells of a task's match. The batch begins at `output`; source bytes before it are read from there.
   DZ_HD void put_match(const Task& task, uint32_t skew, const uint8_t* output, uint32_t lane, uint32_t lanes) {
-    const uint32_t reach = task.offset > task.at ? task.offset - task.at : 0, before = reach < task.len ? reach : task.len;
+    const uint32_t reach = task.offset > task.at ? task.offset - task.at : 0,
+                   before = reach < task.len ? reach : task.len;
     const uint32_t at = skew + task.at;
     const uint8_t* const from = output + task.at - task.offset;
     if (lanes == 1) {

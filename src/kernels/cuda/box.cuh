@@ -68,12 +68,7 @@ DZ_HD void vectorise(Box& box, uint32_t width) {
 }
 
 // A 64-bit division is long code, and only boxes of 2^32 units and more need it. So it isn't inlined into the walk.
-#ifdef __CUDACC__
-__host__ __device__ __noinline__
-#else
-inline
-#endif
-uint64_t divide_long(uint64_t a, uint32_t b) { return a / b; }
+DZ_HD_APART uint64_t divide_long(uint64_t a, uint32_t b) { return a / b; }
 
 // Finds where unit `index` (row-major) of the box lies in source and output, in units from the first.
 DZ_HD void locate(const Box& box, uint64_t index, int64_t& src, int64_t& dst) {

@@ -11,10 +11,10 @@ namespace dz {
 
 struct ChannelBox {
   Box box;
-  uint32_t dim;           // the box's dimension of channels
-  Divider by[kMaxDims];   // dividers for the extents of the box
-  int64_t first, step;    // the channel at index 0 of `dim`, and the step to the next one
-  const double* table;    // mean and stddev of each channel
+  uint32_t dim;          // the box's dimension of channels
+  Divider by[kMaxDims];  // dividers for the extents of the box
+  int64_t first, step;   // the channel at index 0 of `dim`, and the step to the next one
+  const double* table;   // mean and stddev of each channel
 };
 
 // Merges dimensions as merge() does, but none with the dimension of channels.

@@ -54,12 +54,14 @@ DZ_HD double div_rn(double a, double b) {
 }
 
 DZ_HD int size_of(int32_t dtype) {
+  // clang-format off: a table
   switch (dtype) {
     case kBool: case kI8: case kU8: return 1;
     case kI16: case kU16: case kF16: case kBF16: return 2;
     case kI32: case kU32: case kF32: return 4;
     default: return 8;
   }
+  // clang-format on
 }
 
 DZ_HD uint64_t swap_bytes(uint64_t v, int size) {
@@ -135,6 +137,7 @@ DZ_HD uint32_t f64_to_f32(double v) {
 // Returns the value of a stored element: `bits` in native byte order, zero-extended.
 DZ_HD Value value_of(uint64_t bits, int32_t dtype) {
   Value v;
+  // clang-format off: a table
   switch (dtype) {
     case kBool: v.form = Value::kUint; v.u = (bits & 0xff) != 0; break;
     case kI8: v.form = Value::kInt; v.i = int8_t(bits); break;
@@ -150,6 +153,7 @@ DZ_HD Value value_of(uint64_t bits, int32_t dtype) {
     case kBF16: v.form = Value::kReal; v.f = f32_to_f64(uint32_t(bits) << 16); break;
     default: v.form = Value::kReal; v.f = bit_cast<double>(bits); break;
   }
+  // clang-format on
   return v;
 }
 
@@ -206,7 +210,9 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
       // Integers beyond float16's range become infinite. Clamping keeps that, and makes the conversion to float64
       // exact.
       const int64_t limit = 1 << 20;
-      const int64_t i = v.form == Value::kInt ? (v.i < -limit ? -limit : v.i > limit ? limit : v.i)
+      const int64_t i = v.form == Value::kInt ? (v.i < -limit  ? -limit
+                                                 : v.i > limit ? limit
+                                                               : v.i)
                                               : (v.u > uint64_t(limit) ? limit : int64_t(v.u));
       return f64_to_f16(double(i));
     }

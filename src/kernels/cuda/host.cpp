@@ -65,8 +65,8 @@ struct StreamCall {
   static void lane(void* self, uint32_t lane) {
     StreamCall& call = *static_cast<StreamCall*>(self);
     uint64_t produced;
-    const DecodeStatus status = decode_stream(*static_cast<LzBuffers<RING>*>(call.buffers), call.kind, call.in, call.len,
-                                              call.out, call.capacity, produced, lane);
+    const DecodeStatus status = decode_stream(*static_cast<LzBuffers<RING>*>(call.buffers), call.kind, call.in,
+                                              call.len, call.out, call.capacity, produced, lane);
     if (lane == 0) {
       call.produced = produced;
       call.status = status;
@@ -256,5 +256,4 @@ int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* 
   *produced = call.produced;
   return call.status;
 }
-
 }

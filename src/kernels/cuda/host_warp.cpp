@@ -22,13 +22,13 @@ constexpr size_t kStack = 64 * 1024 + 9 * 64;
 typedef void* Place[5];
 
 struct HostWarp {
-  uint32_t lane;        // lane that runs now
-  uint32_t round;       // number of finished ballots
-  uint32_t ballots[2];  // votes of the current ballot and of the one before
-  uint32_t exchange;    // number of finished shuffles
+  uint32_t lane;              // lane that runs now
+  uint32_t round;             // number of finished ballots
+  uint32_t ballots[2];        // votes of the current ballot and of the one before
+  uint32_t exchange;          // number of finished shuffles
   uint32_t values[2][kWarp];  // values of the current shuffle and of the one before
-  uint32_t running;     // lanes that have begun
-  uint32_t finished;    // lanes that have ended
+  uint32_t running;           // lanes that have begun
+  uint32_t finished;          // lanes that have ended
   void (*body)(void*, uint32_t);
   void* argument;
   Place at[kWarp];
@@ -57,10 +57,10 @@ void enter() {
 
 // Runs the other lanes until it is this lane's turn again. Not a function: the processor predicts returns wrongly after a
 // jump to another stack. finished > 0: a lane has ended while others wait for it, a bug in the code under test.
-#define DZ_YIELD()                                                                     \
-  do {                                                                                 \
-    if (warp->finished > 0) abort();                                                   \
-    if (__builtin_setjmp(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp);  \
+#define DZ_YIELD()                                                                    \
+  do {                                                                                \
+    if (warp->finished > 0) abort();                                                  \
+    if (__builtin_setjmp(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp); \
   } while (0)
 
 void host_warp_sync() { DZ_YIELD(); }

@@ -243,7 +243,8 @@ struct Inflater {
         const Task task = i < n ? load_match(s.cells.cell + skew, s.matches[i]) : Task{};
         const bool near = task.len <= kLong;
         if (task.len && near) s.cells.put_match(task, skew, to, 0, 1);
-        by_warp(!near, task, [&](const Task& its, uint32_t lane, uint32_t lanes) { s.cells.put_match(its, skew, to, lane, lanes); });
+        by_warp(!near, task,
+                [&](const Task& its, uint32_t lane, uint32_t lanes) { s.cells.put_match(its, skew, to, lane, lanes); });
       }
     });
     team.each([&](uint32_t t) { s.cells.write(to, skew, size, t, Shape::THREADS); });
@@ -273,7 +274,8 @@ struct Inflater {
         }
         const bool is_wrong_segment = done == parts;
         const uint32_t from = is_wrong_segment ? s.begin[segments] : part_begin(first, done);
-        const uint32_t limit = is_wrong_segment ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));
+        const uint32_t limit =
+            is_wrong_segment ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));
         Stop stop;
         const DecodeStatus status = serial(origin, from, limit, stop);
         if (status != kGood || stop == kEnd) return status;
@@ -341,8 +343,8 @@ struct Inflater {
 };
 
 template <class Shape>
-DZ_HD DecodeStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out,
-                           uint64_t capacity, uint64_t& produced) {
+DZ_HD DecodeStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
+                           uint64_t& produced) {
   Inflater<Shape> inflater = {{}, state, {}, out, capacity, 0, 0};
   inflater.input.open(in, len);
   inflater.at = inflater.input.begin;

@@ -55,7 +55,9 @@ DZ_HD bool read_lengths(const Team<THREADS>& team, InflateCodes& c, LengthSymbol
                         uint64_t* scratch, const Words& words) {
   constexpr uint32_t kBits = LengthSymbols::kBits, kEach = (LengthSymbols::kMost + THREADS - 1) / THREADS;
   const uint32_t from = c.position, total = c.literals + c.distances;
-  const auto bits_at = [&](uint32_t at) { return shift_out(words[(from + at) / 32 + 1], words[(from + at) / 32], from + at); };
+  const auto bits_at = [&](uint32_t at) {
+    return shift_out(words[(from + at) / 32 + 1], words[(from + at) / 32], from + at);
+  };
   team.each([&](uint32_t t) {
     if (t == 0) {
       c.good = false;

@@ -34,9 +34,7 @@ constexpr uint32_t kTile = 8192;             // elements of a box that one block
 constexpr uint32_t kThreads = 256;           // threads of a block of dz_assemble*, dz_checksum and dz_gather
 constexpr uint32_t kGatherTile = 64 * 1024;  // bytes that one block of dz_gather moves
 
-enum DType : int32_t {
-  kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16,
-};
+enum DType : int32_t { kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16 };
 
 // The status of a stream or a frame that was decoded, with nvCOMP's numbers for the same conditions. kTooLong: it decodes
 // to more bytes than its output holds. kTooShort: it ends too early, or decodes to fewer bytes than wanted.

@@ -31,8 +31,8 @@ struct LzWindow {
 
   const uint8_t* in;
   uint32_t in_begin, in_end;
-  uint32_t pos;     // position of the next input byte
-  uint32_t loaded;  // the window holds the kInput bytes before this position
+  uint32_t pos;      // position of the next input byte
+  uint32_t loaded;   // the window holds the kInput bytes before this position
   Bytes16 ahead[2];  // this lane's part of the next round of input, from `loaded` on
 
   uint8_t* out;
@@ -41,7 +41,8 @@ struct LzWindow {
   uint32_t flushed;  // output before this position was copied from the ring to `out`
 
   // `memory` has kBytes bytes, aligned to 16. Loads nothing: call seek(in_begin) before reading input.
-  DZ_HD void open(uint8_t* memory, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity, uint32_t my_lane) {
+  DZ_HD void open(uint8_t* memory, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity,
+                  uint32_t my_lane) {
     buffer = memory;
     lane = my_lane;
     in_begin = uint32_t(reinterpret_cast<uintptr_t>(from) & 15);

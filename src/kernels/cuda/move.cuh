@@ -180,8 +180,7 @@ __device__ __forceinline__ void copy_box(const Box& box, const Job& job, int uni
   }
 }
 
-__device__ __forceinline__ void fill_box(const Box& box, const Job& job, int unit, uint64_t value,
-                                         const Tile& tile) {
+__device__ __forceinline__ void fill_box(const Box& box, const Job& job, int unit, uint64_t value, const Tile& tile) {
   switch (unit) {
     case 1: return fill_units(box, reinterpret_cast<uint8_t*>(job.dst), uint8_t(value), tile);
     case 2: return fill_units(box, reinterpret_cast<uint16_t*>(job.dst), uint16_t(value), tile);

@@ -36,8 +36,9 @@ DZ_HD void no_sequences(const Block& b, bool first, BlockResult& result) {
 
 // Records the sequences of the blocks work[begin] to work[end - 1], at most GROUP blocks.
 template <uint32_t GROUP>
-DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin, uint32_t end,
-                            uint8_t* workspace, BlockResult* results, SequenceWarp<GROUP>& shared, uint32_t lane) {
+DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin,
+                            uint32_t end, uint8_t* workspace, BlockResult* results, SequenceWarp<GROUP>& shared,
+                            uint32_t lane) {
   SequenceTables* const tables = shared.tables;
   ExtraBits& extra = shared.extra;
   for (uint32_t i = lane; i < ExtraBits::kCodes; i += kWarp) extra.prepare(i);
@@ -77,8 +78,8 @@ DZ_HD void record_sequences(const Frame* frames, const Block* blocks, const uint
 #ifdef __CUDACC__
 // Decodes the literals of the blocks work[begin] to work[end - 1], at most GROUP blocks.
 template <uint32_t GROUP>
-__device__ __forceinline__ void decode_literals(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t begin,
-                                                uint32_t end, uint8_t* workspace, BlockResult* results,
+__device__ __forceinline__ void decode_literals(const Frame* frames, const Block* blocks, const uint32_t* work,
+                                                uint32_t begin, uint32_t end, uint8_t* workspace, BlockResult* results,
                                                 LiteralWarp<GROUP>& shared, uint32_t lane) {
   LiteralTables* const tables = shared.tables;
   const uint32_t member = lane / 4, part = lane % 4;
@@ -139,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
   const bool sequences = blockIdx.x < first;
   const uint32_t warps = sequences ? sequence_warps : literal_warps;
   const uint32_t each = sequences ? kZstdSequencesGroup : kZstdLiteralsGroup;
-  const uint32_t begin = ((sequences ? blockIdx.x : blockIdx.x - first) * warps + warp) * each, end = min(begin + each, n_work);
+  const uint32_t begin = ((sequences ? blockIdx.x : blockIdx.x - first) * warps + warp) * each,
+                 end = min(begin + each, n_work);
   if (warp >= warps || begin >= n_work) return;
   if (sequences) {
     Sequences& shared = reinterpret_cast<Sequences*>(shared_memory)[warp];

@@ -89,7 +89,8 @@ struct Executor {
       if (literals.run) cells.repeat_many(at, *literals.from, t.literals_len, lane, lanes);
       else cells.put_many(at, literals.from + t.literals_from, t.literals_len, lane, lanes);
     });
-    by_warp(!near, task, [&](const Task& t, uint32_t lane, uint32_t lanes) { cells.put_match(t, skew, out, lane, lanes); });
+    by_warp(!near, task,
+            [&](const Task& t, uint32_t lane, uint32_t lanes) { cells.put_match(t, skew, out, lane, lanes); });
   }
 
   // Writes a sequence that is longer than a batch directly to the output. Returns false for damage.
@@ -103,7 +104,8 @@ struct Executor {
 
   // Writes a block that decodes to `size` bytes to `output`: all its sequences, and the literals after them. Returns
   // false for damage.
-  DZ_HD bool sequences(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t size, uint8_t* output) {
+  DZ_HD bool sequences(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t size,
+                       uint8_t* output) {
     // The sequences of the next batch, which are loaded while a batch is put together: sequence k * THREADS + t of it
     // belongs to thread t.
     PerThread<Pair, THREADS> next[kSequencesEach];
@@ -135,7 +137,8 @@ struct Executor {
           for (uint32_t k = 0; k < kSequencesEach; ++k) {
             Task task = {};
             const Pair own = next[k][t];
-            const bool is_valid = k * THREADS + t >= n || plan_task(own.before, own.now, output_done, produced, repeat, task);
+            const bool is_valid =
+                k * THREADS + t >= n || plan_task(own.before, own.now, output_done, produced, repeat, task);
             next[k][t] = pair(b, sequences, behind + k * THREADS + t);
             put(is_valid ? task : Task{}, literals, skew, out);
             good = good && is_valid;
@@ -150,7 +153,9 @@ struct Executor {
       literals_done = packed_literals(last);
       output_done = packed_output(last);
     }
-    team.each([&](uint32_t t) { copy_literals(literals, literals_done, output + output_done, size - output_done, t, THREADS); });
+    team.each([&](uint32_t t) {
+      copy_literals(literals, literals_done, output + output_done, size - output_done, t, THREADS);
+    });
     return true;
   }
 
@@ -198,20 +203,20 @@ DZ_HD DecodeStatus execute(const Frame& f, const Block* blocks, const uint8_t* w
 // Grid: one block of threads for each frame. With more threads a frame is done sooner; with fewer, more frames run at
 // once. out_bytes: bytes written for each frame, at most its capacity. statuses: dz::DecodeStatus; 0 only if the frame
 // decoded to exactly its capacity.
-#define DZ_ZSTD_EXECUTE(NAME, THREADS, BLOCKS)                                                                         \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
-      NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,                     \
-           const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {                             \
-    using namespace dz::zstd;                                                                                          \
-    __shared__ dz::Cells<20 * THREADS> cells;                                                                          \
-    const Frame f = frames[blockIdx.x];                                                                                \
-    uint32_t produced;                                                                                                 \
-    const dz::DecodeStatus status = execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block,    \
-                                                     *dz::shared_pointer(&cells), produced);                           \
-    if (threadIdx.x == 0) {                                                                                            \
-      out_bytes[blockIdx.x] = produced;                                                                                \
-      statuses[blockIdx.x] = status;                                                                                   \
-    }                                                                                                                  \
+#define DZ_ZSTD_EXECUTE(NAME, THREADS, BLOCKS)                                                                      \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                     \
+      NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,                  \
+           const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {                          \
+    using namespace dz::zstd;                                                                                       \
+    __shared__ dz::Cells<20 * THREADS> cells;                                                                       \
+    const Frame f = frames[blockIdx.x];                                                                             \
+    uint32_t produced;                                                                                              \
+    const dz::DecodeStatus status = execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block, \
+                                                     *dz::shared_pointer(&cells), produced);                        \
+    if (threadIdx.x == 0) {                                                                                         \
+      out_bytes[blockIdx.x] = produced;                                                                             \
+      statuses[blockIdx.x] = status;                                                                                \
+    }                                                                                                               \
   }
 
 DZ_ZSTD_EXECUTE(dz_zstd_execute_1024, 1024, 1)

@@ -30,22 +30,27 @@ struct HostWave {
 };
 
 inline void host_sequences(HostWave& wave) {
-  run_host_warp([](void* argument, uint32_t lane) {
-    const HostWave& w = *static_cast<HostWave*>(argument);
-    record_sequences<kHostGroup>(w.frames, w.blocks, w.work, w.begin, w.end, w.workspace, w.results, *w.shared, lane);
-    for (uint32_t i = w.begin; i < w.end; ++i) {
-      const uint32_t own = w.work[i];
-      const Block& b = w.blocks[own];
-      const Frame& f = w.frames[b.frame];
-      lanes_sync();
-      if (b.sequences == 0 || w.results[own].sequences != kGood) continue;
-      uint64_t* const to = reinterpret_cast<uint64_t*>(w.workspace + f.workspace + b.sequences_to);
-      make_sequences<kWarp / kHostWarps, kHostWarps, kHostEach>(f, b, own == f.first_block, *w.sequences, to, w.results[own], lane);
-    }
-  }, &wave);
+  run_host_warp(
+      [](void* argument, uint32_t lane) {
+        const HostWave& w = *static_cast<HostWave*>(argument);
+        record_sequences<kHostGroup>(w.frames, w.blocks, w.work, w.begin, w.end, w.workspace, w.results, *w.shared,
+                                     lane);
+        for (uint32_t i = w.begin; i < w.end; ++i) {
+          const uint32_t own = w.work[i];
+          const Block& b = w.blocks[own];
+          const Frame& f = w.frames[b.frame];
+          lanes_sync();
+          if (b.sequences == 0 || w.results[own].sequences != kGood) continue;
+          uint64_t* const to = reinterpret_cast<uint64_t*>(w.workspace + f.workspace + b.sequences_to);
+          make_sequences<kWarp / kHostWarps, kHostWarps, kHostEach>(f, b, own == f.first_block, *w.sequences, to,
+                                                                    w.results[own], lane);
+        }
+      },
+      &wave);
 }
 
-inline void host_literals(const Frame* frames, const Block* blocks, uint32_t index, uint8_t* workspace, BlockResult& result) {
+inline void host_literals(const Frame* frames, const Block* blocks, uint32_t index, uint8_t* workspace,
+                          BlockResult& result) {
   const Block& b = blocks[index];
   const Frame& f = frames[b.frame];
   LiteralTables t;
@@ -78,9 +83,9 @@ void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zs
     uint32_t produced;
     const uint32_t first = frames[i].first_block;
     dz::Cells<dz::zstd::kHostWindow> cells;
-    statuses[i] = dz::zstd::execute<dz::zstd::kHostThreads>(frames[i], blocks + first, workspace, results + first, cells, produced);
+    statuses[i] = dz::zstd::execute<dz::zstd::kHostThreads>(frames[i], blocks + first, workspace, results + first,
+                                                            cells, produced);
     out_bytes[i] = produced;
   }
 }
-
 }

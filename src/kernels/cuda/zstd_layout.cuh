@@ -33,10 +33,10 @@ struct Frame {
 
 // One block of a frame. Positions are byte offsets in the frame. Indexes of blocks count from the frame's first block.
 struct Block {
-  uint32_t frame;          // index of the Frame
-  uint8_t kind;            // BlockKind
-  uint8_t literals_kind;   // LiteralsKind
-  uint8_t modes;           // compression modes of its sequences: the block's byte, section 3.1.1.3.2.1
+  uint32_t frame;         // index of the Frame
+  uint8_t kind;           // BlockKind
+  uint8_t literals_kind;  // LiteralsKind
+  uint8_t modes;          // compression modes of its sequences: the block's byte, section 3.1.1.3.2.1
   uint8_t reserved;
   uint32_t at;             // position of the content
   uint32_t size;           // bytes of the content; for a run: how often its byte is repeated
@@ -54,10 +54,10 @@ struct Block {
 
 // What dz_zstd_entropy and dz_zstd_sequences return for one compressed block.
 struct BlockResult {
-  int32_t literals;   // a DecodeStatus
-  int32_t sequences;  // a DecodeStatus
-  uint32_t size;      // bytes that the block decodes to
-  uint32_t repeat[3]; // the last three offsets, the latest first, which the next block may repeat; may be symbols
+  int32_t literals;    // a DecodeStatus
+  int32_t sequences;   // a DecodeStatus
+  uint32_t size;       // bytes that the block decodes to
+  uint32_t repeat[3];  // the last three offsets, the latest first, which the next block may repeat; may be symbols
 };
 
 static_assert(sizeof(Frame) == 48 && offsetof(Frame, len) == 24, "Frame");

@@ -109,7 +109,8 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uin
     for (uint32_t quarter = 0; quarter < 4; ++quarter) {
       // Words before the beginning of the stream are meaningless.
       const volatile uint32_t* const words = ring;
-      const uint32_t at3 = uint32_t(index + skew - 3), w3 = words[at3 % kLiteralRing], w4 = words[(at3 - 1) % kLiteralRing];
+      const uint32_t at3 = uint32_t(index + skew - 3), w3 = words[at3 % kLiteralRing],
+                     w4 = words[(at3 - 1) % kLiteralRing];
       const uint32_t shift = uint32_t(bits.at) & 31;
       uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
       DZ_UNROLL_BY(4)

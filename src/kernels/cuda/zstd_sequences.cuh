@@ -86,7 +86,8 @@ struct LengthCodeTable {
 
 // Takes the place of records after a block's last one. It has no bytes, but counts as one with literals, and repeats
 // the last offset. So it changes nothing.
-constexpr uint64_t kNoRecord = uint64_t(LengthCodeTable::kLiterals << kRecordLiteral | LengthCodeTable::kMatches << kRecordMatch) << 32;
+constexpr uint64_t kNoRecord =
+    uint64_t(LengthCodeTable::kLiterals << kRecordLiteral | LengthCodeTable::kMatches << kRecordMatch) << 32;
 
 // One sequence alone: lengths and offset value, decoded from its record and its bits.
 struct DecodedSequence {
@@ -182,8 +183,8 @@ struct SequencesShared {
 // each thread makes EACH sequences of a tile. `first`: this is the frame's first block. The block's result must be
 // kGood before.
 template <uint32_t LANES, uint32_t WARPS, uint32_t EACH>
-DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesShared<WARPS>& shared, uint64_t* sequences,
-                          BlockResult& result, uint32_t thread) {
+DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesShared<WARPS>& shared,
+                          uint64_t* sequences, BlockResult& result, uint32_t thread) {
   constexpr uint32_t kThreads = LANES * WARPS, kAll = kThreads * EACH;
   // A sequence has less than 2^18 + 8 bytes. So the sums of a tile don't overflow, even after a full block's bytes.
   static_assert(kAll <= 1 << 13, "32 bits for sums");
@@ -266,8 +267,8 @@ static_assert(kZstdSequencesWarps == 4, "sequences() in src/zstd.rs of this crat
 
 // Grid: n_work blocks of 32 * kZstdSequencesWarps threads, after dz_zstd_entropy with the same arguments.
 extern "C" __global__ void __launch_bounds__(32 * kZstdSequencesWarps)
-    dz_zstd_sequences(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
-                      uint8_t* workspace, dz::zstd::BlockResult* results) {
+    dz_zstd_sequences(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work,
+                      uint32_t n_work, uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz;
   using namespace dz::zstd;
   __shared__ SequencesShared<kZstdSequencesWarps> shared;
@@ -277,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(32 * kZstdSequencesWarps)
   const Frame f = frames[b.frame];
   if (b.sequences == 0 || results[own].sequences != kGood) return;
   uint64_t* const sequences = reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to);
-  make_sequences<kWarp, kZstdSequencesWarps, kZstdSequencesEach>(f, b, own == f.first_block, shared, sequences, results[own],
-                                                                threadIdx.x);
+  make_sequences<kWarp, kZstdSequencesWarps, kZstdSequencesEach>(f, b, own == f.first_block, shared, sequences,
+                                                                 results[own], threadIdx.x);
 }
 #endif

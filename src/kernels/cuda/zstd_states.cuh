@@ -48,10 +48,10 @@ struct SequenceTables {
   uint16_t lengths[kLengthCells];
   uint16_t matches[kLengthCells];
   uint16_t offsets[kOffsetCells];
-  BackwardBits bits;   // the bits of the block's sequences
-  uint32_t log[3];     // binary logarithm of each table's size
-  uint32_t good[3];    // 0: the table is damaged
-  uint32_t bits_at;    // position in the frame after the table descriptions, where the sequences' bits begin
+  BackwardBits bits;  // the bits of the block's sequences
+  uint32_t log[3];    // binary logarithm of each table's size
+  uint32_t good[3];   // 0: the table is damaged
+  uint32_t bits_at;   // position in the frame after the table descriptions, where the sequences' bits begin
 
   DZ_HD uint16_t* of(uint32_t alphabet) {
     return alphabet == kLiteralLength ? lengths : alphabet == kOffset ? offsets : matches;
@@ -100,20 +100,21 @@ struct State {
 
 // The chain of one block's sequences.
 struct Chain {
-  State lengths, offsets, matches;     // of the next sequence
-  SharedArray ring;                    // SequenceRing::words
+  State lengths, offsets, matches;  // of the next sequence
+  SharedArray ring;                 // SequenceRing::words
   SharedArray literal_extra, match_extra;
-  int32_t at;                          // position of its bits, from the first word of chunk 0 (BackwardBits::fetch)
-  int32_t skew;                        // bits from that word to the word that holds the block's first byte
-  uint32_t more;                       // bits of states that the last sequence took
-  uint32_t rest;                       // sequences that are left
-  uint64_t* to;                        // where the next record goes
-  uint32_t lowest;                     // the lowest chunk that was fetched
-  uint32_t arrived;                    // the lowest chunk that is there
-  int32_t limit;                       // when `at` goes below it, the ring needs attention
+  int32_t at;        // position of its bits, from the first word of chunk 0 (BackwardBits::fetch)
+  int32_t skew;      // bits from that word to the word that holds the block's first byte
+  uint32_t more;     // bits of states that the last sequence took
+  uint32_t rest;     // sequences that are left
+  uint64_t* to;      // where the next record goes
+  uint32_t lowest;   // the lowest chunk that was fetched
+  uint32_t arrived;  // the lowest chunk that is there
+  int32_t limit;     // when `at` goes below it, the ring needs attention
 
   // Reads the first states. Returns false for damage.
-  DZ_HD bool open(const Frame& f, const Block& b, SequenceTables& t, const SequenceRing& words, const ExtraBits& extra) {
+  DZ_HD bool open(const Frame& f, const Block& b, SequenceTables& t, const SequenceRing& words,
+                  const ExtraBits& extra) {
     const uint32_t end = b.at + b.size;
     if (!t.good[0] || !t.good[1] || !t.good[2] || t.bits_at >= end ||
         !t.bits.open(source(f) + t.bits_at, end - t.bits_at, t.bits_at - b.at)) {

@@ -164,8 +164,8 @@ struct WeightCell {
 // Walks the table descriptions in a block's sequences section up to alphabet `last`. Builds the table of `last` if
 // `table` isn't null, and sets `log` to the logarithm of its size. Sets `at` to the position after the description.
 // Returns false for damage.
-DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, int16_t* counts, uint16_t* table, uint32_t& log,
-                      uint32_t& at) {
+DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, int16_t* counts, uint16_t* table,
+                      uint32_t& log, uint32_t& at) {
   const uint32_t end = b.at + b.size;
   Distribution d = {0, 0, 0};
   uint32_t mode = 0, symbol = 0;

@@ -85,10 +85,8 @@ template <typename T>
 std::string List(const dali::OpSpec &spec, const std::string &name) {
   std::string json;
   for (const T &value : spec.GetRepeatedArgument<T>(name)) {
-    if constexpr (std::is_integral_v<T>)
-      json += (json.empty() ? "" : ",") + ToJson(int64_t{value});
-    else
-      json += (json.empty() ? "" : ",") + ToJson(value);
+    if constexpr (std::is_integral_v<T>) json += (json.empty() ? "" : ",") + ToJson(int64_t{value});
+    else json += (json.empty() ? "" : ",") + ToJson(value);
   }
   return '[' + json + ']';
 }
@@ -104,7 +102,8 @@ std::string Value(const dali::OpSpec &spec, const std::string &name, dali::DALID
     case DALI_FLOAT_VEC: return List<float>(spec, name);
     case DALI_STRING_VEC: return List<std::string>(spec, name);
     default:
-      Fail(dali::make_string("internal error: ", name, " is of the type ", type, ", which the operator can't hand to the engine"));
+      Fail(dali::make_string("internal error: ", name, " is of the type ", type,
+                             ", which the operator can't hand to the engine"));
   }
 }
 

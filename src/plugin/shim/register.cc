@@ -17,10 +17,9 @@ namespace {
 template <typename Backend, typename Registry>
 void RegisterBackend(Registry &registry, const char *name) {
   if (registry.IsRegistered(name)) return;
-  registry.template Register<Backend>(
-      name, [](const dali::OpSpec &spec) -> std::unique_ptr<dali::OperatorBase> {
-        return std::make_unique<ZarrReader<Backend>>(spec);
-      });
+  registry.template Register<Backend>(name, [](const dali::OpSpec &spec) -> std::unique_ptr<dali::OperatorBase> {
+    return std::make_unique<ZarrReader<Backend>>(spec);
+  });
 }
 
 }  // namespace

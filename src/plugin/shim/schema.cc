@@ -33,6 +33,7 @@ Checkpoints: build a pipeline over the same samples with the checkpoint of anoth
 exactly the next sample. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ. The
 samples of the epoch that the old shards had not delivered are then divided among the new shards.)";
 
+// clang-format off: the text of an argument begins on the line of its name.
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddOptionalArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
@@ -430,6 +431,8 @@ By default there is one for each CPU core. Processes that torchrun starts on one
 trains, trials find how many of these threads decode chunks in the GPU's place. A given number isn't changed.)",
                                nullptr);
 }
+
+// clang-format on
 
 int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(Bytes(UserArguments(spec))); }
 

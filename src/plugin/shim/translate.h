@@ -4,9 +4,8 @@
 
 #include <cstdint>
 
-#include "dali/pipeline/data/types.h"
-
 #include "dali-zarr/src/bridge.rs.h"
+#include "dali/pipeline/data/types.h"
 
 namespace dali_zarr {
 

@@ -32,7 +32,8 @@ std::string Place(const dali::OpSpec &spec) {
   std::string text = "Error in " + device + " operator `" + dali::GetOpDisplayName(spec, true) + "`";
   const auto stack = dali::GetOperatorOriginInfo(spec);
   if (stack.empty()) return text + ".";
-  return text + ",\nwhich was used in the pipeline definition with the following traceback:\n\n" + dali::FormatStack(stack, true);
+  return text + ",\nwhich was used in the pipeline definition with the following traceback:\n\n" +
+         dali::FormatStack(stack, true);
 }
 
 }  // namespace
@@ -131,7 +132,8 @@ template <typename Backend>
 rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
   const int asked = ws.NumOutput() > 0 ? ws.GetRequestedBatchSize(0) : this->max_batch_size_;
   if (asked != this->max_batch_size_)
-    Fail(dali::make_string("expected to be asked for whole batches of ", this->max_batch_size_, " samples, but was asked for ", asked));
+    Fail(dali::make_string("expected to be asked for whole batches of ", this->max_batch_size_,
+                           " samples, but was asked for ", asked));
   auto batch = reader_->next_batch();
   Check(batch->status());
   return batch;
@@ -147,7 +149,8 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
     const auto shape = info.ShapeOf(batch->lengths());
     const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
     if (!data || (*memory)->size() < bytes)
-      Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ", (*memory)->size()));
+      Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ",
+                             (*memory)->size()));
     // The memory goes back to the engine's pool when DALI and all its consumers have released it.
     ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
@@ -174,7 +177,8 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     if (info.ragged) {
       // Memory for the most bytes that a batch may have. The memory of an earlier batch is freed when its consumers are
       // done.
-      set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_, ws.output_order());
+      set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_,
+                                                          ws.output_order());
       addresses.push_back(reinterpret_cast<uint64_t>(set.ragged[i].get()));
       continue;
     }
@@ -187,8 +191,7 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     addresses.push_back(reinterpret_cast<uint64_t>(list.num_samples() ? list.raw_mutable_tensor(0) : nullptr));
   }
   // Earlier work in the stream may still use the memory. The engine waits for the event.
-  Check(engine::record_event(reinterpret_cast<uintptr_t>(set.ready.get()),
-                             reinterpret_cast<uintptr_t>(ws.stream())));
+  Check(engine::record_event(reinterpret_cast<uintptr_t>(set.ready.get()), reinterpret_cast<uintptr_t>(ws.stream())));
   Check(reader_->lend(id, rust::Slice<const uint64_t>(addresses.data(), addresses.size()),
                       reinterpret_cast<uint64_t>(set.ready.get())));
 }
@@ -224,11 +227,13 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
       const auto shape = info.ShapeOf(batch->lengths());
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)
-        Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but ", info.bytes, " were lent"));
+        Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but ", info.bytes,
+                               " were lent"));
       dali::set_deletion_order(memory, ws.output_order());
       auto &output = ws.Output<dali::GPUBackend>(i);
       output.Reset();
-      output.ShareData(std::move(memory), bytes, /*pinned=*/false, shape, info.type, device_id_, ws.output_order(), info.layout);
+      output.ShareData(std::move(memory), bytes, /*pinned=*/false, shape, info.type, device_id_, ws.output_order(),
+                       info.layout);
       continue;
     }
     auto &list = sets_[id].outputs[i];

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "dali-zarr/src/bridge.rs.h"
 #include "dali/core/cuda_event.h"
 #include "dali/pipeline/operator/checkpointing/op_checkpoint.h"
 #include "dali/pipeline/operator/operator.h"
-
-#include "dali-zarr/src/bridge.rs.h"
 
 namespace dali_zarr {
 
