@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bench-train study bindings demo docs wheel wheel-test lint format clean
+.PHONY: help setup build test foreign bench bench-train study bindings demo docs wheel sdist wheel-test lint lint-rust lint-cpp \
+    lint-python lint-workflows advisories format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -21,6 +22,7 @@ export CARGO_TARGET_DIR := $(HERE)/target
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# DALI=2.2.0 is for another version of DALI than the one that tests/requirements.txt names.
 setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
 
 $(VENV)/.python: tests/requirements.txt
@@ -29,6 +31,7 @@ $(VENV)/.python: tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
+	$(if $(DALI),$(BIN)/python -m pip install --quiet nvidia-dali-cuda130==$(DALI))
 	@touch $@
 
 # Beside the environment's packages and not among them, because PyTorch brings a later CUDA.
@@ -129,18 +132,56 @@ $(WHEEL)/.venv/.installed: pyproject.toml
 wheel: $(WHEEL)/.venv/.installed  ## Build the wheel for all versions of DALI and CUDA, in dist, with an SBOM beside it
 	$(WHEEL)/.venv/bin/python cmake/wheel.py
 
+sdist: $(WHEEL)/.venv/.installed  ## Build the source package in dist, and check what PyPI would refuse
+	$(WHEEL)/.venv/bin/python -m build --sdist --no-isolation --skip-dependency-check --outdir dist
+	$(WHEEL)/.venv/bin/twine check --strict dist/*.tar.gz $(wildcard dist/*.whl)
+
 wheel-test: setup  ## Install the wheel of dist into fresh environments, one for each build of DALI, and read by it
 	$(BIN)/python tests/wheel.py
 
-lint: setup  ## Check format, style and types of Rust and Python
+# The tools that Rust and Python don't bring along are in an environment of their own.
+LINT := build/lint/.venv/bin
+
+$(LINT)/.installed: pyproject.toml
+	$(PYTHON) -m venv build/lint/.venv
+	$(LINT)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(LINT)/python -m pip install --quiet --group lint
+	@touch $@
+
+CPP = $(shell find include src examples tests/c_abi -name '*.[ch]' -o -name '*.cc' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+SHIM = -isystem $(VENV)/lib/python3*/site-packages/nvidia/dali/include \
+    -isystem $(or $(DALI_ZARR_CUDA_INCLUDE),/usr/local/cuda/include) -I target/checked/bridge/include -DNDEBUG -DDALI_ZARR_DALI=204
+TIDY = xargs -I{} -P $(shell nproc) $(LINT)/clang-tidy --quiet {} --
+
+lint: lint-rust lint-cpp lint-python lint-workflows  ## Check format, style, types, licences and workflows
+
+lint-rust: setup $(LINT)/.installed
 	cargo fmt --all --check
+	$(LINT)/cargo-deny --locked check bans licenses sources
 	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --profile checked --quiet --locked --workspace --no-deps --document-private-items
-	$(BIN)/ruff check python examples tests cmake docs
+
+# clang-tidy needs the headers that cargo writes. It sees the kernels as the C++ compiler does.
+lint-cpp: lint-rust
+	$(LINT)/clang-format --dry-run --Werror $(CPP)
+	ls src/kernels/cuda/*.cpp | $(TIDY) -std=c++17
+	ls src/plugin/shim/*.cc | $(TIDY) -std=c++17 $(SHIM)
+
+lint-python: setup
+	$(BIN)/ruff check python examples tests cmake docs .ci/subjects
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-format: setup  ## Format the Rust sources
+lint-workflows: $(LINT)/.installed
+	$(LINT)/actionlint -shellcheck $(LINT)/shellcheck -pyflakes= .github/workflows/*.yml
+	$(LINT)/shellcheck .ci/run
+
+# The database is at GitHub, so this isn't part of `make lint`.
+advisories: $(LINT)/.installed  ## Look for crates with known vulnerabilities, in RustSec's database
+	$(LINT)/cargo-deny --locked check advisories
+
+format: setup $(LINT)/.installed  ## Format Rust, C, C++ and CUDA
 	cargo fmt --all
+	$(LINT)/clang-format -i $(CPP)
 
 clean:  ## Remove what was built; .venv stays
 	rm -rf target build dist demo-output bench-data bench-train

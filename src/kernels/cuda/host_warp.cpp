@@ -49,7 +49,10 @@ thread_local HostWarp* warp = nullptr;
 void enter() {
   warp->body(warp->argument, warp->lane);
   ++warp->finished;
-  if (warp->lane + 1 == kWarp) setcontext(&warp->caller);
+  if (warp->lane + 1 == kWarp) {
+    setcontext(&warp->caller);
+    abort();
+  }
   go_to(warp->lane + 1);
 }
 

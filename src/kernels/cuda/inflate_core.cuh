@@ -273,6 +273,8 @@ struct Inflater {
           continue;
         }
         const bool is_wrong_segment = done == parts;
+        // The wrong segment is one of the THREADS: only next_is_wrong keeps the loop running for it.
+        // NOLINTNEXTLINE(clang-analyzer-security.ArrayBound)
         const uint32_t from = is_wrong_segment ? s.begin[segments] : part_begin(first, done);
         const uint32_t limit =
             is_wrong_segment ? first + (segments + 1) * Shape::SEGMENT : part_end(first, done + (n ? n - 1 : 0));

@@ -13,6 +13,7 @@ char __libc_single_threaded = 0;
 }
 #endif
 
+// NOLINTBEGIN(bugprone-std-namespace-modification): these are what later libraries have there.
 namespace std {
 
 // Since GCC 9: the default constructor.
@@ -23,3 +24,4 @@ void __throw_bad_array_new_length();
 void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 }  // namespace std
+// NOLINTEND(bugprone-std-namespace-modification)

@@ -152,7 +152,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
       Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ",
                              (*memory)->size()));
     // The memory goes back to the engine's pool when DALI and all its consumers have released it.
-    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
+    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(memory, data), bytes,
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
   }
@@ -163,8 +163,9 @@ ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
     : ZarrReaderBase<dali::GPUBackend>(spec), device_id_(spec.GetArgument<int>("device_id")) {}
 
 ZarrReader<dali::GPUBackend>::~ZarrReader() {
-  // CUDA can't be used in a forked child: what belongs to it is left alone there.
-  if (reader_->is_inherited()) new std::vector<DeviceSet>(std::move(sets_));
+  // CUDA can't be used in a forked child: what belongs to it is left alone there. A child
+  // without the memory for that ends.
+  if (reader_->is_inherited()) new std::vector<DeviceSet>(std::move(sets_));  // NOLINT(*-unhandled-exception-at-new)
   // The engine writes to the sets until it is closed.
   CloseReader();
 }
