@@ -104,8 +104,41 @@ bindings: setup  ## Write the bindings of nvCOMP anew, from the headers in .venv
 	    $$(cc -print-file-name=include) $(VENV)/lib/python3*/site-packages/nvidia/libnvcomp/include $(or $(DALI_ZARR_CUDA_INCLUDE),/usr/local/cuda/include) > $(BINDINGS).new
 	@mv $(BINDINGS).new $(BINDINGS)
 
-demo: build  ## Train a small U-Net on an ERA5-like store
-	$(BIN)/python examples/era5_unet.py
+# The demo has an environment and a build of its own, with what it needs alone. Where there is a GPU, it trains by PyTorch, with the
+# library that users get, compiled for this GPU. Elsewhere it takes what is ready soonest: JAX, whose packages have a tenth of the size, a
+# library that isn't optimised (profile.demo in Cargo.toml), and kernels as PTX.
+DEMO := build/demo/.venv
+DEMO_TOOLKIT := $(if $(TOOLKIT),$(if $(wildcard $(TOOLKIT)),,$(DEMO)/.toolkit))
+ifeq ($(shell command -v nvidia-smi),)
+DEMO_SCRIPT := era5_unet_jax.py
+DEMO_PROFILE := demo
+DEMO_FRAMEWORK := jax jaxlib
+demo: export CUDAARCHS ?= 75-virtual
+else
+DEMO_SCRIPT := era5_unet.py
+DEMO_PROFILE := release
+DEMO_FRAMEWORK := torch
+demo: export CUDAARCHS ?= native
+endif
+
+$(DEMO)/.python: examples/requirements-demo.txt tests/requirements.txt
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	@command -v c++ >/dev/null || { echo "c++ was not found: install a C++20 compiler (apt install g++)"; exit 1; }
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --no-compile --requirement examples/requirements-demo.txt \
+	    $(foreach name,$(DEMO_FRAMEWORK),$$(grep ^$(name)== tests/requirements.txt))
+	@touch $@
+
+$(DEMO)/.toolkit: $(DEMO)/.python pyproject.toml
+	$(DEMO)/bin/python cmake/toolkit.py > $@.new
+	$(DEMO)/bin/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(DEMO)/cuda -r $@.new
+	@mv $@.new $@
+
+demo: $(DEMO)/.python $(DEMO_TOOLKIT)  ## Train a small U-Net on an ERA5-like store
+	$(if $(DEMO_TOOLKIT),DALI_ZARR_NVCC=$(HERE)/$(DEMO)/cuda/nvidia/cu13/bin/nvcc DALI_ZARR_CUDA_INCLUDE=$(HERE)/$(DEMO)/cuda/nvidia/cu13/include) \
+	    $(DEMO)/bin/python -m pip install --quiet --no-compile --no-build-isolation --no-deps \
+	    -C build-dir=build/demo/cmake -C cmake.define.DALI_ZARR_PROFILE=$(DEMO_PROFILE) .
+	$(DEMO)/bin/python examples/$(DEMO_SCRIPT)
 
 # MkDocs has an environment of its own: the site needs neither DALI nor what the tests need.
 DOCS := build/docs/.venv

@@ -6,22 +6,25 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import torch
+import numpy.typing as npt
 
 matplotlib.use("Agg")  # writes files; needs no display
 import matplotlib.pyplot as plt
 from synthetic_weather import VARIABLES, Statistics
 
+Fields = npt.NDArray[np.float32]
+Example = tuple[Fields, Fields, Fields]
+
 
 def draw(
-    file: Path, example: list[torch.Tensor], statistics: Statistics, losses: list[float], epoch_steps: int, rmse: float,
+    file: Path, example: Example, statistics: Statistics, losses: list[float], epoch_steps: int, rmse: float,
     persistence: float, variable: str = "Z500",
 ) -> None:
     """Writes a PNG. ``example`` is (now, later, prediction), each (channel, latitude, longitude) and normalised."""
     channel = list(VARIABLES).index(variable)
     long_name, units = VARIABLES[variable]
     mean, stddev = statistics.mean[channel], statistics.stddev[channel]
-    now, later, predicted = (t[channel].numpy() * stddev + mean for t in example)
+    now, later, predicted = (fields[channel] * stddev + mean for fields in example)
 
     figure, axes = plt.subplots(2, 3, figsize=(15, 6.6), layout="constrained")
     figure.suptitle(f"{long_name} one hour ahead: a U-Net fed by fn.zarr_reader (synthetic weather)", fontsize=15)

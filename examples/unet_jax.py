@@ -1,0 +1,68 @@
+"""The U-Net of unet.py for JAX: functions of its weights, a dictionary by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+untyped: Any = jax
+jnp, lax = untyped.numpy, untyped.lax
+
+# Fields are (sample, latitude, longitude, channel) inside, as XLA's convolutions on the CPU want them.
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+GROUPS = 4
+
+
+def initial(key: Any, channels: int, width: int = 16) -> dict[str, Any]:
+    """Weights as PyTorch draws them; the last layer's are zero, so that the first forecast is that nothing changes."""
+    w = width
+    shapes = {
+        "down0": (channels, w, w), "down1": (w, 2 * w, 2 * w), "bottom": (2 * w, 4 * w, 2 * w), "up1": (4 * w, 2 * w, w),
+        "up0": (2 * w, w, w),
+    }
+    weights: dict[str, Any] = {"head": {"kernel": jnp.zeros((1, 1, w, channels)), "bias": jnp.zeros(channels)}}
+    for name, sizes in shapes.items():
+        for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            key, own = untyped.random.split(key)
+            kernel, bias = untyped.random.uniform(own, (2, 3, 3, inputs, outputs), minval=-1, maxval=1) / (9 * inputs) ** 0.5
+            weights[f"{name}.{i}"] = {
+                "kernel": kernel, "bias": bias[0, 0, 0], "scale": jnp.ones(outputs), "shift": jnp.zeros(outputs),
+            }
+    return weights
+
+
+def conv(layer: Any, x: Any) -> Any:
+    """3 x 3 convolution that wraps around in longitude and repeats the edge in latitude, group normalisation, GELU."""
+    x = jnp.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0)), mode="wrap")
+    x = jnp.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0)), mode="edge")
+    x = lax.conv_general_dilated(x, layer["kernel"], (1, 1), "VALID", dimension_numbers=LAYOUT) + layer["bias"]
+    groups = x.reshape(*x.shape[:3], GROUPS, -1)
+    mean, variance = groups.mean((1, 2, 4), keepdims=True), groups.var((1, 2, 4), keepdims=True)
+    x = ((groups - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape)
+    return untyped.nn.gelu(x * layer["scale"] + layer["shift"])
+
+
+def pair(weights: Any, name: str, x: Any) -> Any:
+    return conv(weights[f"{name}.1"], conv(weights[f"{name}.0"], x))
+
+
+def halved(x: Any) -> Any:
+    n, lat, lon, channels = x.shape
+    return x.reshape(n, lat // 2, 2, lon // 2, 2, channels).mean((2, 4))
+
+
+def doubled(x: Any) -> Any:
+    return x.repeat(2, 1).repeat(2, 2)
+
+
+def forecast(weights: Any, fields: Any) -> Any:
+    """(sample, channel, latitude, longitude), both grid lengths multiples of 4; the same shape comes back: the fields plus a
+    learned change."""
+    x = jnp.moveaxis(fields, 1, -1)
+    fine = pair(weights, "down0", x)
+    middle = pair(weights, "down1", halved(fine))
+    coarse = pair(weights, "bottom", halved(middle))
+    middle = pair(weights, "up1", jnp.concatenate([middle, doubled(coarse)], -1))
+    fine = pair(weights, "up0", jnp.concatenate([fine, doubled(middle)], -1))
+    return fields + jnp.moveaxis(fine @ weights["head"]["kernel"][0, 0] + weights["head"]["bias"], -1, 1)
