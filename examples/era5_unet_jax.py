@@ -35,7 +35,10 @@ def adamw(weights: Any, moments: Any, now: Any, later: Any, rate: Any, step: Any
     loss, gradients = untyped.value_and_grad(loss_of)(weights, now, later)
 
     def mean(decay: float, old: Any, new: Any) -> Any:
-        return untyped.tree.map(lambda m, g: decay * m + (1 - decay) * g, old, new)
+        def of_one(one: Any, other: Any) -> Any:
+            return decay * one + (1 - decay) * other
+
+        return untyped.tree.map(of_one, old, new)
 
     first = mean(0.9, moments[0], gradients)
     second = mean(0.999, moments[1], untyped.tree.map(jnp.square, gradients))

@@ -292,12 +292,12 @@ def _fork() -> None:
     if not _forking or not _dali.module("backend_impl").GetCUDADeviceCount():
         return
     _is_foreign.cache_clear()
-    frames = list(sys._current_frames().values())
+    frames = list(sys._current_frames().values())  # pyright: ignore[reportPrivateUsage]
     while frames:
         frame = frames.pop()
-        _forking.extend(one for one in frame.f_locals.values() if _is_foreign(type(one)))
+        _forking.extend(one for one in frame.f_locals.values() if _is_foreign(one.__class__))
         frames.extend([frame.f_back] if frame.f_back is not None else [])
-    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(type(one))}.values())
+    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(one.__class__)}.values())
 
 
 def _forked() -> None:
