@@ -4,10 +4,18 @@
  * memory, or to device memory that the host lends. No function lets an exception or a panic out, or aborts the
  * process.
  *
- *   dali_zarr_reader *reader; dali_zarr_batch *batch; if (dali_zarr_open("{\"path\": \"era5.zarr\", \"arrays\":
- *     [\"t2m\"], \"batch_size\": 16}", &reader) != 0) fprintf(stderr, "%s\n", dali_zarr_last_error()); while
- *     (dali_zarr_next_batch(reader, &batch) == 0) { const void *data; size_t bytes; dali_zarr_batch_data(batch, 0,
- *     &data, &bytes); ... dali_zarr_batch_release(batch); } dali_zarr_close(reader);
+ *   dali_zarr_reader *reader;
+ *   dali_zarr_batch *batch;
+ *   if (dali_zarr_open("{\"path\": \"era5.zarr\", \"arrays\": [\"t2m\"], \"batch_size\": 16}", &reader) != 0)
+ *     fprintf(stderr, "%s\n", dali_zarr_last_error());
+ *   while (reader != NULL && dali_zarr_next_batch(reader, &batch) == 0) {
+ *     const void *data;
+ *     size_t bytes;
+ *     dali_zarr_batch_data(batch, 0, &data, &bytes);
+ *     ...
+ *     dali_zarr_batch_release(batch);
+ *   }
+ *   dali_zarr_close(reader);
  *
  * There is always a next batch: after an epoch, the next epoch begins.
  *
