@@ -123,13 +123,20 @@ def operator(path, **args):
         dali_zarr.zarr_reader(path=path, arrays=["n"], **{"num_shards": 2, "shard_id": 1} | args)
 
 
-def test_readers_of_pipelines_only_warn(ranks, path, caplog):
+def dynamic(path, **args):
+    from nvidia.dali.experimental import dynamic
+
+    dynamic.readers.Zarr(path=str(path), arrays=["n"], **{"num_shards": 2, "shard_id": 1} | args)
+
+
+@pytest.mark.parametrize("use", [operator, dynamic], ids=["pipeline", "dynamic"])
+def test_readers_of_pipelines_and_of_the_dynamic_mode_only_warn(ranks, path, caplog, use):
     """DALI's examples give pipelines the seed 12 + rank, which the reader doesn't use."""
     for args, is_other in (({}, True), ({"random_shuffle": True}, False), ({"shuffle_after_epoch": True}, True)):
         caplog.clear()
         for rank in range(2):
             ranks.become(rank)
-            operator(path, shard_id=rank, seed=12 + rank if is_other else 12, **args)
+            use(path, shard_id=rank, seed=12 + rank if is_other else 12, **args)
         found = [record.message for record in caplog.records if record.levelno == logging.WARNING]
         assert len(found) == (is_other and bool(args))
         for text in found:
@@ -137,7 +144,9 @@ def test_readers_of_pipelines_only_warn(ranks, path, caplog):
 
 
 @pytest.mark.parametrize("seed", [None, 12])
-@pytest.mark.parametrize("use", [lambda path, **args: numbers(make(path, **args)), operator], ids=["loader", "operator"])
+@pytest.mark.parametrize(
+    "use", [lambda path, **args: numbers(make(path, **args)), operator, dynamic], ids=["loader", "operator", "dynamic"],
+)
 def test_torchrun_without_a_group(path, monkeypatch, caplog, seed, use):
     """Ranks can't compare. One warning says so, if a seed was given."""
     monkeypatch.setattr(common, "_is_warned", False)

@@ -15,6 +15,7 @@ from typing import Any
 from . import _arguments, _dali
 from ._arguments import names
 from ._hints import did_you_mean
+from ._loading import agreement
 
 _NAME = "dynamic"
 _MODULE = f"nvidia.dali.experimental.{_NAME}"
@@ -51,7 +52,8 @@ def _complete(dynamic: Any) -> None:
 
 def _checked(init: Callable[..., None]) -> Callable[..., None]:
     """Wraps a constructor, so that an argument that it doesn't have raises TypeError with a message of the reader's
-    own. The operator is made when the first epoch begins, but relative paths mean what they mean now."""
+    own. The operator is made when the first epoch begins, but relative paths mean what they mean now. Seeds are compared
+    with those of other ranks."""
     known = inspect.signature(init).parameters.keys() - {"self"}
 
     @functools.wraps(init)
@@ -63,6 +65,7 @@ def _checked(init: Callable[..., None]) -> Callable[..., None]:
                 otherwise = "see help(dali_zarr.zarr_reader) for the arguments that there are"
                 instead = f"there is no such argument; {did_you_mean(name, known, otherwise)}"
             raise TypeError(f"zarr_reader: {name}: {instead}")
+        agreement.compare_operators(arguments)
         init(*positional, **_arguments.anchored(arguments))
 
     return checked
