@@ -69,8 +69,9 @@ def test_a_state_before_the_first_batch_and_twice(path):
     epoch = numbers(loader)
     other = make(path, random_shuffle=True)
     other.load_state_dict(make(path, random_shuffle=True).state_dict())
-    assert numbers(other) == epoch
+    assert numbers(other) == epoch and other.number == len(epoch) - 1
     other.load_state_dict(make(path, random_shuffle=True).state_dict())
+    assert other.number == -1
     assert numbers(other) == epoch
 
 
