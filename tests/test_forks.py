@@ -169,6 +169,24 @@ assert np.concatenate([np.asarray(batch["n"]) for batch in it]).tolist() == list
     run(path, script, "torch")
 
 
+def test_memory_of_readers_is_counted_anew(path):
+    """What the parent's readers have, and locks that its threads hold, is nothing to a child."""
+    script = """
+pipe = pipeline()
+pipe.run()
+taken = lambda: dali_zarr.explain(path=path, arrays="n")["memory"]["host_memory_taken"]
+def of_child():
+    assert taken() == 0, taken()
+    of_its_own = pipeline()
+    of_its_own.run()
+    assert taken() > 0
+assert taken() > 0
+forked(of_child)
+assert taken() > 0
+"""
+    run(path, script)
+
+
 def test_what_is_in_device_memory_is_never_destroyed(path):
     """Shown without a GPU too: here any tensor counts as one on a GPU, and DALI is said to find a GPU."""
     pytest.importorskip("torch")

@@ -1,39 +1,9 @@
 //! What belongs to one process. A forked child inherits the parent's memory, but none of its threads, and locks that
-//! those threads held stay locked for ever. So the child begins with state of its own, refuses to use the parent's
-//! readers, and never drops them.
-//!
-//! `unsafe` is allowed here, to find the state of the current process after a fork.
-
-#![allow(unsafe_code)]
-
-use std::sync::atomic::{AtomicPtr, Ordering};
+//! those threads held stay locked for ever. So the child begins with state of its own ([`PerProcess`]), refuses to use the
+//! parent's readers, and never drops them.
 
 use dali_zarr_engine::error::{Error, Result};
-
-/// A global value of which each process has its own.
-pub struct PerProcess<T: 'static>(AtomicPtr<(Process, T)>);
-
-impl<T: Default> PerProcess<T> {
-    /// A value that is made by `T::default()` when it is first used, in each process anew.
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()))
-    }
-
-    /// Returns the value of the current process.
-    pub fn get(&self) -> &'static T {
-        let found = self.0.load(Ordering::Acquire);
-        // SAFETY: null, or a leaked value, which is never freed.
-        if let Some((_, value)) = unsafe { found.as_ref() }.filter(|(process, _)| process.is_current()) {
-            return value;
-        }
-        let new = Box::leak(Box::new((Process::current(), T::default())));
-        match self.0.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => &new.1,
-            // SAFETY: another thread stored its value first. That value is leaked too.
-            Err(other) => unsafe { &(*other).1 },
-        }
-    }
-}
+pub use dali_zarr_engine::memory::PerProcess;
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,16 +38,6 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    #[test]
-    fn another_process_begins_with_a_value_of_its_own() {
-        let of_parent = Box::leak(Box::new((Process(std::process::id() + 1), Mutex::new(7))));
-        let _locked_for_ever = of_parent.1.lock().unwrap();
-        let inherited = PerProcess::<Mutex<i32>>(AtomicPtr::new(std::ptr::from_ref(of_parent).cast_mut()));
-        *inherited.get().lock().unwrap() += 1;
-        assert_eq!(*inherited.get().lock().unwrap(), 1);
-    }
 
     #[test]
     fn what_another_process_made_is_refused() {

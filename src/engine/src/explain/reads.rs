@@ -159,7 +159,15 @@ pub(crate) fn reads_per_chunk(
         let returns =
             spec.order.random_shuffle && !holds && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
-            let all = chunks_in_reach(&chunk_index.dataset, &chunk_index.planner, a).iter().map(|&n| n as f64).sum();
+            let all: f64 =
+                chunks_in_reach(&chunk_index.dataset, &chunk_index.planner, a).iter().map(|&n| n as f64).sum();
+            if holds && order.window().is_none() {
+                // Each chunk is kept once it was read. What was read again before memory had settled isn't repeated.
+                let new = (all - array.chunks).max(0.0).min((array.chunks - early.chunks) * times(half));
+                let bytes = array.bytes * (1.0 + new / array.reads.max(1.0));
+                *array = ArrayReads { chunks: array.chunks + new, reads: array.reads + new, bytes };
+                continue;
+            }
             // Chunks that every batch needs are kept.
             let returns = returns && (array.chunks < all || array.reads > early.reads);
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;

@@ -22,11 +22,18 @@ pub(super) struct Spread {
 }
 
 impl Spread {
+    /// `bytes` are those of all decoded chunks of an epoch, over all shards.
     pub fn new(spec: &Spec, blocks: &Blocks, fill: u64, bytes: u128) -> Self {
-        let (samples, batch) = (blocks.samples(), spec.batch_size as u64);
-        let windows = if blocks.affect_order(fill) { blocks.windows(fill) } else { 1 };
-        let different = |windows| expected(&blocks.sizes(), samples, windows, batch);
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let (of_all, batch) = (blocks.samples(), spec.batch_size as u64);
+        // A shard that keeps its samples shuffles them alone. Other shards divide windows of all samples.
+        let shards = if spec.order.stick_to_shard { spec.order.num_shards.max(1) as u64 } else { 1 };
+        let samples = of_all.div_ceil(shards);
+        // Samples that are drawn by weights may be any of the epoch.
+        let is_cut = spec.order.weights.is_none() && fill < samples && blocks.affect_order(fill);
+        let windows = if is_cut { blocks.windows(fill).div_ceil(shards) } else { 1 };
+        let sizes: Vec<_> = blocks.sizes().into_iter().map(|(size, n)| (size, n as f64 / shards as f64)).collect();
+        let different = |windows| expected(&sizes, samples, windows, batch);
+        let bytes = u64::try_from(bytes / u128::from(shards)).unwrap_or(u64::MAX);
         Self {
             fill: fill.min(samples),
             is_uniform: windows == 1,
@@ -51,13 +58,26 @@ impl Spread {
 }
 
 /// Returns the expected number of different blocks in a batch. `sizes` has the number of samples of each block, and how many
-/// blocks have this size. Each of `windows` windows has its part of them. A batch lies in one window, or has whole windows.
-fn expected(sizes: &[(u64, u64)], samples: u64, windows: u64, batch: u64) -> f64 {
+/// blocks have this size. Each of `windows` windows has its part of them. The first batches of the epoch are looked at.
+fn expected(sizes: &[(u64, f64)], samples: u64, windows: u64, batch: u64) -> f64 {
+    const BATCHES: u32 = 64;
     let of_window = samples as f64 / windows as f64;
-    let drawn = (batch as f64).min(of_window);
-    let blocks: f64 =
-        sizes.iter().map(|&(size, count)| count as f64 * (1.0 - chance_of_none(size, of_window, drawn))).sum();
-    blocks / windows as f64 * (batch as f64 / drawn).min(windows as f64)
+    let batch = (batch as f64).min(samples as f64);
+    let of_part = |drawn: f64| {
+        let blocks = sizes.iter().map(|&(size, count)| count * (1.0 - chance_of_none(size, of_window, drawn)));
+        blocks.sum::<f64>() / windows as f64
+    };
+    if windows == 1 {
+        return of_part(batch);
+    }
+    let of_whole = of_part(of_window);
+    let beginning_at = |place: f64| {
+        let first = batch.min(of_window - place);
+        let whole = ((batch - first) / of_window).floor();
+        of_part(first) + whole * of_whole + of_part(batch - first - whole * of_window)
+    };
+    let batches = (samples as f64 / batch).min(f64::from(BATCHES)) as u32;
+    (0..batches).map(|k| beginning_at(f64::from(k) * batch % of_window)).sum::<f64>() / f64::from(batches.max(1))
 }
 
 /// Returns the probability that none of the `size` samples of a block are among `drawn` of `all` samples.
@@ -82,15 +102,38 @@ mod tests {
     #[test]
     fn different_blocks_are_counted() {
         // A hundred episodes of 200 steps, in batches of 64.
-        let episodes = [(200, 100)];
+        let episodes = [(200, 100.0)];
         near(expected(&episodes, 20_000, 1, 64), 47.5);
-        near(expected(&episodes, 20_000, 20, 64), 5.0);
+        // One batch in sixteen lies in two windows.
+        near(expected(&episodes, 20_000, 20, 64), 5.0 + 64.0 / 1000.0 * 4.7);
         near(expected(&episodes, 20_000, 1, 1), 1.0);
+        near(expected(&episodes, 20_000, 20, 1), 1.0);
         near(expected(&episodes, 20_000, 1, 20_000), 100.0);
+        // Two windows; or parts of two, or of three.
         near(expected(&episodes, 20_000, 20, 2000), 10.0);
-        near(expected(&[(1, 500)], 500, 1, 64), 64.0);
+        near(expected(&episodes, 20_000, 20, 1500), (5.0 + 5.0 + 5.0 + 5.0) / 2.0);
+        near(expected(&[(1, 500.0)], 500, 1, 64), 64.0);
         // One of three samples of the large block, and one of two small ones, by counting.
-        near(expected(&[(3, 1), (1, 2)], 5, 1, 2), 0.9 + 2.0 * 0.4);
+        near(expected(&[(3, 1.0), (1, 2.0)], 5, 1, 2), 0.9 + 2.0 * 0.4);
+    }
+
+    #[test]
+    fn shards_and_weights_change_what_is_shuffled_together() {
+        let blocks = Blocks::new(&[vec![crate::order::Run { size: 1000, count: 20 }]]);
+        let spec = |shards: i64| {
+            Spec::default().with(|s| {
+                s.batch_size = 64;
+                s.order.num_shards = shards;
+                s.order.stick_to_shard = true;
+            })
+        };
+        let of = |shards, fill| Spread::new(&spec(shards), &blocks, fill, 20_000);
+        near(of(10, 20_000).blocks, 2.0);
+        assert_eq!((of(10, 20_000).bytes, of(10, 20_000).fill, of(10, 2000).is_uniform), (2000, 2000, true));
+        near(of(1, 20_000).blocks, 20.0 * (1.0 - 0.95f64.powi(64)));
+        assert!(!of(2, 5000).is_uniform && of(2, 5000).blocks < 6.0);
+        let weighted = spec(1).with(|s| s.order.weights = Some("weights".into()));
+        assert!(Spread::new(&weighted, &blocks, 1000, 0).is_uniform);
     }
 
     #[test]

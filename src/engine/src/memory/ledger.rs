@@ -10,9 +10,9 @@
 //! leave a quarter to other readers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::shown;
+use super::{PerProcess, shown};
 use crate::error::{Error, Result};
 
 /// The account book of a process.
@@ -133,10 +133,10 @@ impl Book {
 }
 
 impl Ledger {
-    /// Returns the account book of this process.
+    /// Returns the account book of this process. That of a forked child is empty.
     pub fn of_process() -> Arc<Self> {
-        static LEDGER: OnceLock<Arc<Ledger>> = OnceLock::new();
-        Arc::clone(LEDGER.get_or_init(Arc::default))
+        static LEDGER: PerProcess<Arc<Ledger>> = PerProcess::new();
+        Arc::clone(LEDGER.get())
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -11,6 +11,7 @@ mod host_arena;
 mod lease;
 mod ledger;
 mod machine;
+mod per_process;
 mod pool;
 
 pub use block::HostBlock;
@@ -18,6 +19,7 @@ pub use host_arena::HostArena;
 pub use lease::{Lease, Part, SharedLease};
 pub(crate) use ledger::{Account, Given, Ledger};
 pub(crate) use machine::{Machine, local_processes};
+pub use per_process::PerProcess;
 pub use pool::{HostBuffer, Pool};
 
 /// Formats a number of bytes for people.

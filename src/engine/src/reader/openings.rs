@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::opening::Inputs;
 use crate::dataset::Kept;
+use crate::memory::PerProcess;
 
 /// What a reader found when it was opened.
 pub(super) struct Opening {
@@ -23,11 +24,11 @@ pub(super) struct Opening {
 /// The openings by name; `None` until a reader is opened with the name.
 type Openings = BTreeMap<String, Option<Arc<Opening>>>;
 
-static OPENINGS: Mutex<Openings> = Mutex::new(BTreeMap::new());
+static OPENINGS: PerProcess<Mutex<Openings>> = PerProcess::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn openings() -> MutexGuard<'static, Openings> {
-    OPENINGS.lock().unwrap_or_else(PoisonError::into_inner)
+    OPENINGS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes a name, under which the next opening with it is kept.
