@@ -42,8 +42,13 @@ enum dali_zarr_status {
   DALI_ZARR_TYPE_ERROR = 2,    /* an argument has the wrong type, or a data type can't be delivered */
   DALI_ZARR_INDEX_ERROR = 3,   /* an index is outside its dimension */
   DALI_ZARR_RUNTIME_ERROR = 4, /* storage failed, data is corrupt, or a device failed */
-  DALI_ZARR_MEMORY_ERROR = 5   /* the machine or the device lacks memory */
+  DALI_ZARR_MEMORY_ERROR = 5,  /* the machine or the device lacks memory */
+  DALI_ZARR_FULL = -1          /* no error: only pushes return it, see dali_zarr_reader_push */
 };
+
+/* Instead of the place of a push's first sample in its epoch, see dali_zarr_reader_push. */
+#define DALI_ZARR_NEXT_PLACE UINT64_MAX
+#define DALI_ZARR_NO_PLACE (UINT64_MAX - 1)
 
 /* Element types. */
 enum dali_zarr_dtype {
@@ -167,6 +172,42 @@ int32_t dali_zarr_opening_release(const char *name);
  *
  * On success the host must close `*reader` with dali_zarr_close. Otherwise it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
+
+/* Pushes the samples of the next batch to a reader in the caller's order: one whose `spec` has "order": "pushed". Such a
+ * reader delivers the batches that are pushed, in this order. While the caller pushes ahead, it prepares batches ahead,
+ * and reads a chunk once for all the batches that it knows. It has no order of its own, so these keys must have their
+ * defaults: "random_shuffle", "shuffle_after_epoch", "initial_fill", "weights", "num_shards", "shard_id",
+ * "stick_to_shard" and "pad_last_batch".
+ *
+ * `samples` has `count` numbers of samples, from 1 to "batch_size" of them, each from 0 to the epoch's size - 1, in any
+ * order and as often as the caller likes. A batch with fewer samples is filled up with copies of the last one;
+ * dali_zarr_batch_samples tells how many count.
+ *
+ * Where samples have windows at random places ("random_crop"), a place depends on the seed, `epoch`, the sample, and the
+ * sample's place in its epoch: `place` for the first sample of the batch, less than 2^62. DALI_ZARR_NEXT_PLACE: it
+ * follows the last batch, or is 0 in another epoch than that of the last batch. DALI_ZARR_NO_PLACE: the place in the epoch
+ * doesn't matter. Otherwise `epoch` and `place` have no effect.
+ *
+ * The call never waits. It may be made while another thread waits in dali_zarr_next_batch, which then waits for a push
+ * too. Returns DALI_ZARR_FULL, and changes nothing, if 1024 batches or 131072 samples wait already that the reader has
+ * not begun with: take a batch, or wait, and push again. Returns DALI_ZARR_INDEX_ERROR if there is no sample with a number,
+ * and DALI_ZARR_VALUE_ERROR if `count` is wrong or the reader's order is its own; then nothing is pushed. */
+int32_t dali_zarr_reader_push(
+    const dali_zarr_reader *reader, const int64_t *samples, size_t count, uint64_t epoch, uint64_t place);
+
+/* Finds samples of a reader in the caller's order by their rows in the output of "return_index" (whether or not the reader
+ * has this output): the number of the store and of the segment where the index has them, and the start along each of "dims".
+ * `rows` has `count` rows of `columns` numbers. Writes the numbers of the samples to `samples`, which has room for `count`.
+ *
+ * Returns DALI_ZARR_INDEX_ERROR if there is no sample with a row, and DALI_ZARR_VALUE_ERROR if the index has another number
+ * of columns, or if starts are drawn at random. */
+int32_t dali_zarr_reader_find(
+    const dali_zarr_reader *reader, const int64_t *rows, size_t count, size_t columns, int64_t *samples);
+
+/* As dali_zarr_reader_push and dali_zarr_reader_find, for the reader with a number ("reader" in the counters), which may
+ * belong to a DALI operator. Its batches must be pushed before DALI runs the operator, which waits for them. */
+int32_t dali_zarr_push(uint64_t reader, const int64_t *samples, size_t count, uint64_t epoch, uint64_t place);
+int32_t dali_zarr_find(uint64_t reader, const int64_t *rows, size_t count, size_t columns, int64_t *samples);
 
 /* Opens a reader that continues from `state`, a text of dali_zarr_state: its first batch is the one after the last
  * batch that was handed out. `spec` and the data set must be those of the first reader, with these exceptions:
@@ -396,6 +437,10 @@ int32_t dali_zarr_next_batch(dali_zarr_reader *reader, dali_zarr_batch **batch);
 /* Returns the host memory of one output, for readers that deliver to the CPU. It is valid until the batch is
  * released, and must not be written. */
 int32_t dali_zarr_batch_data(const dali_zarr_batch *batch, size_t output, const void **data, size_t *bytes);
+
+/* Returns the number of samples of a batch: "batch_size", or as many as were pushed. Those that fill up the batch don't
+ * count. */
+int32_t dali_zarr_batch_samples(const dali_zarr_batch *batch, size_t *count);
 
 /* For readers with ragged outputs: returns the length of each sample along the first dimension of the ragged
  * outputs. All ragged outputs have the same lengths. `*count` is the number of samples; 0 if no output is ragged.

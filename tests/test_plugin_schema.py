@@ -118,9 +118,9 @@ def test_unknown_arguments_are_refused(store):
             build(path=store, arrays=["a"], **{name: 1})
 
 
-def test_no_inputs_are_taken(store):
-    with pytest.raises(ValueError, match="0"):
-        build(lambda **a: fn.readers.zarr(types.Constant(1), **a), path=store, arrays=["a"])
+def test_one_input_is_taken(store):
+    with pytest.raises(ValueError, match="2"):
+        build(lambda **a: fn.readers.zarr(types.Constant(1), types.Constant(1), **a), path=store, arrays=["a"])
 
 
 @pytest.mark.parametrize(

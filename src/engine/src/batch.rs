@@ -59,6 +59,8 @@ pub struct Batch {
     /// With [`Device::Gpu`](crate::spec::Device::Gpu): the [`DeviceBuffers::id`] of the set that was filled. `None`
     /// otherwise.
     pub buffers: Option<u64>,
+    /// Its number of samples. In a caller's order, those that fill up the batch don't count.
+    pub samples: usize,
     /// With ragged outputs: the length of each sample along the first dimension. Empty otherwise.
     pub lengths: Vec<i64>,
     /// The names of the samples.

@@ -140,7 +140,9 @@ std::string Members(const dali::OpSpec &spec) {
 std::string UserArguments(const dali::OpSpec &spec) { return '{' + Members(spec) + '}'; }
 
 std::string AllArguments(const dali::OpSpec &spec) {
-  return '{' + Members(spec) + ",\"batch_size\":" + ToJson(int64_t{spec.GetArgument<int>("max_batch_size")}) +
+  // An input says which samples come, so the order isn't the reader's own.
+  const std::string order = spec.NumRegularInput() > 0 ? ",\"order\":\"pushed\"" : "";
+  return '{' + Members(spec) + order + ",\"batch_size\":" + ToJson(int64_t{spec.GetArgument<int>("max_batch_size")}) +
          ",\"device\":" + ToJson(spec.GetArgument<std::string>("device")) +
          ",\"device_id\":" + ToJson(int64_t{std::max(spec.GetArgument<int>("device_id"), 0)}) + '}';
 }

@@ -437,7 +437,16 @@ trains, trials find how many of these threads decode chunks in the GPU's place. 
 int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(Bytes(UserArguments(spec))); }
 
 void DefineSchema(dali::OpSchema &schema) {
-  schema.DocStr(kDoc).NumInput(0).OutputFn(CountOutputs).MakeStateful().SupportCPU().SupportGPU();
+  schema.DocStr(kDoc)
+      .NumInput(0, 1)
+      .InputDevice(0, dali::InputDevice::CPU)
+      .InputDox(0, "samples", "TensorList of int64 or int32", R"(Which samples the batch has: for each its number, a scalar,
+or its row in the output of `return_index`, a list. With this input the order is not the reader's own: the batch has as many
+samples as the input.)")
+      .OutputFn(CountOutputs)
+      .MakeStateful()
+      .SupportCPU()
+      .SupportGPU();
   AddSampleArguments(schema);
   AddValueArguments(schema);
   AddOrderArguments(schema);

@@ -38,20 +38,21 @@ std::string Place(const dali::OpSpec &spec) {
 
 }  // namespace
 
-dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths) const {
-  if (!ragged) return shape;
-  dali::TensorListShape<> found(static_cast<int>(lengths.size()), sample.size());
+dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths, int samples) const {
+  if (!ragged) return samples == shape.num_samples() ? shape : dali::uniform_list_shape(samples, sample);
+  if (lengths.size() < static_cast<size_t>(samples)) Fail("internal error: the engine gave too few lengths");
+  dali::TensorListShape<> found(samples, sample.size());
   auto one = sample;
-  for (size_t i = 0; i < lengths.size(); i++) {
+  for (int i = 0; i < samples; i++) {
     one[0] = lengths[i];
-    found.set_tensor_shape(static_cast<int>(i), one);
+    found.set_tensor_shape(i, one);
   }
   return found;
 }
 
 template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
-    : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
+    : dali::Operator<Backend>(spec), has_input_(spec.NumRegularInput() > 0), reader_(engine::new_reader()) {
   // With checkpoints, RestoreState may follow, so the reader must not prepare batches yet.
   Check(reader_->open(Bytes(AllArguments(spec)), /*wait=*/spec.GetArgument<bool>("checkpointing"),
                       spec.GetSchema().CalculateOutputs(spec), Place(spec)));
@@ -88,12 +89,12 @@ dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
 }
 
 template <typename Backend>
-void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch) {
+void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch, int samples) {
   const auto text = batch.source_text();
   const auto ends = batch.source_ends();
   std::string name;
   size_t begin = 0;
-  for (size_t sample = 0; sample < ends.size(); sample++) {
+  for (size_t sample = 0; sample < std::min(ends.size(), static_cast<size_t>(samples)); sample++) {
     name.assign(text.data() + begin, ends[sample] - begin);
     begin = ends[sample];
     for (size_t i = 0; i < outputs_.size(); i++) {
@@ -129,9 +130,31 @@ void ZarrReaderBase<Backend>::RestoreState(const dali::OpCheckpoint &checkpoint)
 }
 
 template <typename Backend>
+int ZarrReaderBase<Backend>::Push(const dali::Workspace &ws) {
+  if (!has_input_) return this->max_batch_size_;
+  const auto &input = ws.Input<dali::CPUBackend>(0);
+  const auto shape = input.shape();
+  const int samples = shape.num_samples();
+  // A scalar is the number of a sample. A list is its row in the index output.
+  const int64_t columns = shape.sample_dim() == 0 || samples == 0 ? 0 : shape[0][0];
+  bool is_even = shape.sample_dim() <= 1;
+  for (int i = 0; is_even && shape.sample_dim() == 1 && i < samples; i++) is_even = shape[i][0] == columns && columns > 0;
+  const bool is_wide = input.type() == DALI_INT64;
+  if (!is_even || !(is_wide || input.type() == DALI_INT32))
+    Fail("the input: expected for each sample its number, a scalar of int64 or int32, or a list with its row of return_index");
+  std::vector<int64_t> values;
+  for (int i = 0; i < samples; i++) {
+    for (int64_t k = 0; k < std::max<int64_t>(columns, 1); k++)
+      values.push_back(is_wide ? input.tensor<int64_t>(i)[k] : input.tensor<int32_t>(i)[k]);
+  }
+  Check(reader_->push(rust::Slice<const int64_t>(values.data(), values.size()), static_cast<size_t>(columns)));
+  return samples;
+}
+
+template <typename Backend>
 rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
   const int asked = ws.NumOutput() > 0 ? ws.GetRequestedBatchSize(0) : this->max_batch_size_;
-  if (asked != this->max_batch_size_)
+  if (!has_input_ && asked != this->max_batch_size_)
     Fail(dali::make_string("expected to be asked for whole batches of ", this->max_batch_size_,
                            " samples, but was asked for ", asked));
   auto batch = reader_->next_batch();
@@ -141,12 +164,13 @@ rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Wor
 
 void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
   Describe();
+  const int samples = Push(ws);
   auto batch = NextBatch(ws);
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
     auto memory = std::make_shared<rust::Box<engine::HostMemory>>(batch->take_host(i));
     auto *data = reinterpret_cast<void *>((*memory)->data());
-    const auto shape = info.ShapeOf(batch->lengths());
+    const auto shape = info.ShapeOf(batch->lengths(), samples);
     const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
     if (!data || (*memory)->size() < bytes)
       Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ",
@@ -156,7 +180,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
   }
-  NameSamples(ws, *batch);
+  NameSamples(ws, *batch, samples);
 }
 
 ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
@@ -215,6 +239,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   }
   // After an error of this batch alone, all sets are still lent.
   failed_ = false;
+  const int samples = Push(ws);
   auto batch = NextBatch(ws);
   failed_ = true;
   const uint64_t id = batch->set();
@@ -225,7 +250,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     if (outputs_[i].ragged) {
       const auto &info = outputs_[i];
       auto &memory = sets_[id].ragged[i];
-      const auto shape = info.ShapeOf(batch->lengths());
+      const auto shape = info.ShapeOf(batch->lengths(), samples);
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)
         Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but ", info.bytes,
@@ -239,9 +264,12 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     }
     auto &list = sets_[id].outputs[i];
     list.set_order(ws.output_order());
+    // The samples lie side by side from the beginning, so fewer of them stay where they are.
+    if (samples < list.num_samples())
+      list.Resize(outputs_[i].ShapeOf({}, samples), outputs_[i].type, dali::BatchContiguity::Contiguous);
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
-  NameSamples(ws, *batch);
+  NameSamples(ws, *batch, samples);
   Lend(id, ws);
   failed_ = false;
 }

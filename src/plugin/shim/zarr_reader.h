@@ -50,8 +50,9 @@ struct OutputInfo {
   /// Whether samples differ in the first dimension.
   bool ragged;
 
-  /// Returns the shapes of a batch. For a ragged output, `lengths` are the samples' sizes along the first dimension.
-  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths) const;
+  /// Returns the shapes of a batch of `samples` samples. For a ragged output, `lengths` are the samples' sizes along the
+  /// first dimension.
+  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths, int samples) const;
 };
 
 /// Base of both backends: the reader, which is opened when the pipeline is built, and its outputs. The constructor
@@ -78,16 +79,21 @@ class ZarrReaderBase : public dali::Operator<Backend> {
   /// Fills outputs_ at the first call. Called by the first run, because the store may not be open in the constructor.
   void Describe();
 
+  /// If the operator has an input, pushes its samples to the reader. Returns the number of samples of the batch.
+  int Push(const dali::Workspace &ws);
+
   /// Waits for the next batch. Throws the batch's error. Called without Python's lock, so it may wait.
   rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
 
-  /// Sets DALI's `source_info` of each sample in each output to the engine's name of the sample.
-  void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch);
+  /// Sets DALI's `source_info` of each of `samples` samples in each output to the engine's name of the sample.
+  void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch, int samples);
 
   /// Ends the reader's threads and their work. After this nothing writes to lent memory.
   void CloseReader() { reader_ = engine::new_reader(); }
 
   std::vector<OutputInfo> outputs_;
+  /// Whether an input says which samples come.
+  bool has_input_;
   rust::Box<engine::ZarrReader> reader_;
 };
 

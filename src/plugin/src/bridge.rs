@@ -106,6 +106,9 @@ mod ffi {
         fn buffers_wanted(self: &ZarrReader) -> usize;
         fn lend(self: &ZarrReader, id: u64, outputs: &[u64], ready: u64) -> Status;
         fn next_batch(self: &ZarrReader) -> Box<ReadyBatch>;
+        /// Pushes the samples of the next batch, in the caller's order: their numbers, or with `columns` not 0 so many
+        /// entries of the index output for each.
+        fn push(self: &ZarrReader, samples: &[i64], columns: usize) -> Status;
         /// Returns the number of samples handed out; 0 if the reader isn't open. A checkpoint holds only this number
         /// until it is written.
         fn delivered(self: &ZarrReader) -> u64;
@@ -239,7 +242,8 @@ impl ZarrReader {
         let (status, batch) = match guard(|| self.0.next_batch()) {
             Ok(batch) => (to_status(Ok(())), batch),
             Err(error) => {
-                let none = Batch { host: Vec::new(), buffers: None, lengths: Vec::new(), names: Names::default() };
+                let (host, names) = (Vec::new(), Names::default());
+                let none = Batch { host, buffers: None, samples: 0, lengths: Vec::new(), names };
                 (to_status(Err(error)), none)
             }
         };
@@ -251,6 +255,10 @@ impl ZarrReader {
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
             names: batch.names,
         })
+    }
+
+    fn push(&self, samples: &[i64], columns: usize) -> ffi::Status {
+        to_status(guard(|| self.0.push(samples, columns)))
     }
 
     fn delivered(&self) -> u64 {

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::order::Draws;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader, ReaderMeta};
 use dali_zarr_engine::spec::Spec;
 
 use crate::interrupts;
 use crate::opening::{OpenReader, Opening};
 use crate::process::Process;
-use crate::registry::Registered;
+use crate::registry::{self, Registered};
 use crate::runs::Listed;
 use crate::unwind::Fenced;
 
@@ -131,6 +132,18 @@ impl Operator {
         self.reader()?.lend(set.clone())?;
         self.interrupted().lent.insert(set.id, set);
         Ok(())
+    }
+
+    /// Pushes the samples of the next batch, in the caller's order: their numbers, or with `columns` not 0 so many entries of
+    /// the index output for each. Places of random crops are counted on from batch to batch.
+    ///
+    /// # Errors
+    /// If there is no such sample, or their number is wrong. The next batch is the one that is pushed next.
+    pub fn push(&self, samples: &[i64], columns: usize) -> Result<()> {
+        let pusher = self.reader()?.pusher().ok_or_else(registry::own_order)?;
+        let found = if columns > 0 { pusher.find(samples, columns)? } else { samples.to_vec() };
+        // An operator pushes one batch, and then takes it.
+        if pusher.push(&found, 0, Draws::GoOn)? { Ok(()) } else { Err(Error::runtime("too many batches wait")) }
     }
 
     /// Waits for the next batch.

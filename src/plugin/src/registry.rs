@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dali_zarr_engine::reader::Reader;
+use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::reader::{Pusher, Reader};
 use dali_zarr_engine::spec::{Device, Spec};
 use dali_zarr_engine::stats::Stats;
 use serde_json::{Value, json};
@@ -22,6 +23,8 @@ struct Entry {
     /// Description of the reader: a JSON object, to which the counters are added.
     about: Value,
     stats: Arc<Stats>,
+    /// Takes pushes, if the reader's order is the caller's.
+    pusher: Option<Arc<Pusher>>,
 }
 
 static READERS: PerProcess<Mutex<BTreeMap<u64, Entry>>> = PerProcess::new();
@@ -53,9 +56,10 @@ impl Registered {
                 let longest = reader.outputs().iter().find(|output| output.ragged.is_some()).map(|output| output.shape[0]);
                 json!({ "outputs": outputs, "longest": longest, "columns": rows.columns() })
             }),
+            "batches_ahead": reader.batches_ahead(),
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });
-        let entry = Entry { about, stats: Arc::clone(reader.stats()) };
+        let entry = Entry { about, stats: Arc::clone(reader.stats()), pusher: reader.pusher().cloned() };
         readers().insert(number, entry);
         Self(number)
     }
@@ -91,6 +95,24 @@ impl Entry {
 /// Takes the number that [`Registered::described`] stored in this thread; 0 if there is none.
 pub fn take_described() -> u64 {
     DESCRIBED.try_with(Cell::take).unwrap_or(0)
+}
+
+/// Returns what takes the pushes of a reader.
+///
+/// # Errors
+/// If no reader of this process has this number, or the reader's order is its own.
+pub fn pusher(number: u64) -> Result<Arc<Pusher>> {
+    match readers().get(&number) {
+        None => Err(Error::value(format!("there is no reader {number} in this process; it may have been closed"))),
+        Some(Entry { pusher, .. }) => pusher.clone().ok_or_else(own_order),
+    }
+}
+
+/// Returns the error for a push to a reader whose order is its own.
+pub fn own_order() -> Error {
+    Error::value(
+        "expected a reader in the caller's order (\"order\": \"pushed\"), but the order of this one is its own",
+    )
 }
 
 /// Returns all readers and their counters, the oldest first.

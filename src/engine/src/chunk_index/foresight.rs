@@ -3,13 +3,14 @@
 //!
 //! A batch is looked at long before it is planned. To look at it takes the chunks of its samples, and no jobs. The
 //! samples are kept until the batch is planned, so each sample is computed once. No epoch is foreseen from the one
-//! before it: what an epoch has read isn't kept for the next one.
+//! before it: what an epoch has read isn't kept for the next one. In a caller's order, what the caller has pushed is seen,
+//! and no wait is for more than the next batch.
 
 use std::collections::VecDeque;
 
 use super::ChunkIndex;
 use super::reach::chunks_in_reach;
-use crate::order::{Order, Sample};
+use crate::order::{Batches, Order, OwnBatches, Sample};
 use crate::plan::{ChunkId, ChunkMap};
 
 /// Says that no batch is foreseen that needs the chunk again in this epoch.
@@ -54,12 +55,10 @@ impl Seen {
 }
 
 /// The samples of a reader's batches, in order, with what is foreseen for their chunks.
-pub(crate) struct Foresight<E> {
-    order: Order,
-    /// Returns the number of the sample after the last one of a batch that begins with this sample.
-    end_of: E,
-    /// Number of the next sample to be looked at.
-    next: u64,
+pub(crate) struct Foresight {
+    batches: Box<dyn Batches>,
+    /// Most batches that are looked at ahead.
+    most: usize,
     /// Whether chunks come again, so that it makes sense to look ahead.
     looks: bool,
     /// Samples in which all samples of a chunk come, or most of them: a shuffle window, or the epoch.
@@ -77,27 +76,42 @@ pub(crate) struct Foresight<E> {
     last: ChunkMap<(u64, u32)>,
 }
 
-impl<E: Fn(u64) -> u64> Foresight<E> {
+impl Foresight {
     /// Looks ahead from sample number `next` of an order. A batch that begins with sample `k` ends before sample
     /// `end_of(k)`.
-    pub fn new(chunk_index: &ChunkIndex, mut order: Order, next: u64, end_of: E) -> Self {
-        let looks = chunks_return(chunk_index, &mut order);
-        let window = order.reach();
-        let (ahead, last) = (VecDeque::new(), ChunkMap::default());
-        Self { order, end_of, next, looks, window, ahead, first: 0, cost: 0, samples: 0, handed_out: 0, last }
+    pub fn new(chunk_index: &ChunkIndex, order: Order, next: u64, end_of: impl Fn(u64) -> u64 + 'static) -> Self {
+        Self::over(chunk_index, &mut order.clone(), OwnBatches::new(order, next, end_of))
     }
 
-    /// Returns the next batch.
-    pub fn next(&mut self, chunk_index: &ChunkIndex) -> Upcoming {
+    /// Looks ahead in these batches, whose samples come in an order like `order`.
+    pub fn over(chunk_index: &ChunkIndex, order: &mut Order, batches: impl Batches + 'static) -> Self {
+        let (looks, window) = (chunks_return(chunk_index, order), order.reach());
+        let (ahead, last) = (VecDeque::new(), ChunkMap::default());
+        let batches = Box::new(batches);
+        Self { batches, most: usize::MAX, looks, window, ahead, first: 0, cost: 0, samples: 0, handed_out: 0, last }
+    }
+
+    /// Looks ahead at no more than this number of batches.
+    pub fn sees_at_most(&mut self, batches: usize) {
+        self.most = batches.max(1);
+    }
+
+    /// Returns the next batch. `None` if there is none now: if `waits` is true, there will be none. Waits for nothing
+    /// beyond the next batch.
+    pub fn next(&mut self, chunk_index: &ChunkIndex, waits: bool) -> Option<Upcoming> {
         let most = MOST.min(FIRST + self.handed_out.saturating_mul(FASTER));
-        while self.ahead.is_empty() || (self.looks && self.cost < most && !self.sees_next_epoch()) {
-            if !self.look(chunk_index) && !self.ahead.is_empty() {
+        let goes_on = |it: &Self| it.looks && it.cost < most && it.ahead.len() < it.most && !it.sees_next_epoch();
+        while self.ahead.is_empty() || goes_on(self) {
+            let Some(samples) = self.batches.next(waits && self.ahead.is_empty()) else { break };
+            let is_last = samples.is_empty();
+            self.look(chunk_index, samples);
+            if is_last {
                 break;
             }
         }
         let sees_all = self.sees_next_epoch() || self.samples >= self.window;
         let (number, unseen) = (self.first, if sees_all { NEVER } else { LATER });
-        let Some(seen) = self.ahead.pop_front() else { return Upcoming::default() };
+        let seen = self.ahead.pop_front()?;
         self.first += 1;
         self.cost -= seen.cost();
         self.samples -= seen.samples.len() as u64;
@@ -109,7 +123,7 @@ impl<E: Fn(u64) -> u64> Foresight<E> {
             }
             next
         });
-        Upcoming { next: next.collect(), samples: seen.samples }
+        Some(Upcoming { next: next.collect(), samples: seen.samples })
     }
 
     /// Whether a batch of a later epoch than the next batch was looked at.
@@ -118,10 +132,8 @@ impl<E: Fn(u64) -> u64> Foresight<E> {
         ends.is_some_and(|(front, back)| back.epoch() > front.epoch())
     }
 
-    /// Looks at one more batch. Returns false if it has no samples.
-    fn look(&mut self, chunk_index: &ChunkIndex) -> bool {
-        let end = (self.end_of)(self.next);
-        let samples: Vec<Sample> = (self.next..end).map(|k| self.order.sample(k)).collect();
+    /// Looks at one more batch.
+    fn look(&mut self, chunk_index: &ChunkIndex, samples: Vec<Sample>) {
         let mut seen = Seen { samples, uses: Vec::new() };
         if self.looks {
             let number = self.first + self.ahead.len() as u64;
@@ -137,12 +149,9 @@ impl<E: Fn(u64) -> u64> Foresight<E> {
                 }
             }
         }
-        let any = end > self.next;
-        self.next = end;
         self.cost += seen.cost();
         self.samples += seen.samples.len() as u64;
         self.ahead.push_back(seen);
-        any
     }
 }
 

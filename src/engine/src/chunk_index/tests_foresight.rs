@@ -40,9 +40,9 @@ fn open(rows: u64, chunk: u64, change: impl FnOnce(&mut Spec)) -> (Spec, Unstart
 /// Returns the first `batches` batches, and the chunks of each.
 fn batches(spec: &Spec, reader: &UnstartedReader, batches: usize) -> Vec<(Upcoming, Vec<ChunkId>)> {
     let (index, batch) = (&reader.chunk_index, spec.batch_size as u64);
-    let mut foresight = Foresight::new(index, reader.order.clone(), 0, |k| k + batch);
+    let mut foresight = Foresight::new(index, reader.order.clone(), 0, move |k| k + batch);
     let one = |_| {
-        let upcoming = foresight.next(index);
+        let upcoming = foresight.next(index, true).expect("an order never ends");
         let chunks: Vec<_> = index.planner.plan(&upcoming.samples).uses.iter().map(|u| u.chunk).collect();
         assert_eq!(index.planner.chunks_of_samples(&upcoming.samples), chunks);
         (upcoming, chunks)

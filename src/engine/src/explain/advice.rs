@@ -67,7 +67,9 @@ fn read_often(e: &Explanation) -> Vec<String> {
     for (i, array) in e.arrays.iter().enumerate().filter(|(i, a)| a.chunks_of == *i) {
         let (in_order, shuffled) = (e.in_order.arrays[i].per_chunk(), e.shuffled.arrays[i].per_chunk());
         if e.is_shuffled && shuffled > MANY_READS && shuffled > 1.2 * in_order {
+            let how = if e.is_pushed() { "in a random order of the caller's" } else { "shuffled" };
             let or = match (e.is_by_chunks, e.spec.order.weights.is_some()) {
+                _ if e.is_pushed() => ", or push samples of one chunk near each other",
                 (true, _) => {
                     ", give more memory, so that chunks are kept for later batches, or use a smaller initial_fill"
                 }
@@ -77,7 +79,7 @@ fn read_often(e: &Explanation) -> Vec<String> {
                 (false, true) => "",
             };
             all.push(format!(
-                "array '{}': shuffled, each chunk is read {shuffled:.1} times per epoch, in order {in_order:.1} times, \
+                "array '{}': {how}, each chunk is read {shuffled:.1} times per epoch, in order {in_order:.1} times, \
                  since its chunks hold several samples: write it with smaller chunks (a chunk for each sample, or \
                  shards of them){or}",
                 array.name

@@ -29,7 +29,7 @@ use crate::reader::opening::{UnstartedReader, memory_left, missing, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
-use crate::spec::{Device, Spec};
+use crate::spec::{Device, OrderSource, Spec};
 use arrays::{ArrayFacts, facts};
 pub use listing::arrays;
 use memory::{Memory, simulated};
@@ -51,7 +51,7 @@ pub struct Explanation {
     shuffled: Reads,
     /// The reads in the spec's own order if batches are ready before they are taken, so that each is prepared alone.
     unhurried: Reads,
-    /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
+    /// Whether the spec's own order is the shuffled one, that of samples drawn by weights, or the caller's.
     is_shuffled: bool,
     /// Whether shuffling takes into account which samples share chunks.
     is_by_chunks: bool,
@@ -135,12 +135,13 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let blocks = planner.blocks(unstarted.fill, memory_left(spec, planner))?;
     let spread = Spread::new(spec, &blocks, unstarted.fill, bytes_in_reach(&unstarted.chunk_index.dataset, planner, 0));
     let prepared = |is_random: bool| -> Result<_> {
-        let is_drawn = is_random && spec.order.weights.is_some();
+        // Their order is not that of chunks.
+        let is_other = is_random && (spec.order.weights.is_some() || spec.order.order == OrderSource::Pushed);
         let spec = spec.clone().with(|s| {
-            s.order.random_shuffle = is_random && !is_drawn;
+            s.order.random_shuffle = is_random && s.order.weights.is_none();
             s.order.shuffle_after_epoch = false;
         });
-        let mut order = if is_drawn { unstarted.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
+        let mut order = if is_other { unstarted.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
         let needs = ordered(unstarted.needs, &spec, &unstarted.chunk_index, &mut order);
         let config = simulated(&spec, &needs, there)?;
         Ok((spec, order, config))
@@ -148,7 +149,9 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
         reads_per_chunk(&unstarted, spec, order, *config, consumer)
     };
-    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
+    let is_pushed = spec.order.order == OrderSource::Pushed;
+    let is_shuffled =
+        is_pushed || spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
@@ -183,6 +186,11 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
 }
 
 impl Explanation {
+    /// Whether the order is the caller's. Then it is taken for a permutation of all samples that ignores chunks.
+    fn is_pushed(&self) -> bool {
+        self.spec.order.order == OrderSource::Pushed
+    }
+
     /// Returns the reads in the spec's own order.
     fn reads(&self) -> &Reads {
         if self.is_shuffled { &self.shuffled } else { &self.in_order }
@@ -213,7 +221,11 @@ impl Explanation {
             "arrays": arrays,
             "segments": self.segments.to_json(),
             "missing_dates": (self.missing.0 > 0).then(|| json!({ "dates": self.missing.0, "samples_left_out": self.missing.1 })),
-            "order": if self.is_shuffled { "shuffled" } else { "in_order" },
+            "order": match self.is_shuffled {
+                _ if self.is_pushed() => "pushed",
+                true => "shuffled",
+                false => "in_order",
+            },
             "reads": {
                 "in_order": reads_json(&self.in_order),
                 "shuffled": reads_json(&self.shuffled),

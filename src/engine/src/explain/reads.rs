@@ -14,10 +14,12 @@ use crate::reader::opening::UnstartedReader;
 use crate::scheduler::WantedChunk;
 use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::scheduler::simulation::{self, Config};
-use crate::spec::Spec;
+use crate::spec::{OrderSource, Spec};
 
 /// Limit on samples that are simulated. A longer epoch is extrapolated from its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
+/// A caller is assumed to push so many batches more than the reader prepares at a time, as the loaders do.
+const PUSHED_MORE: usize = 2;
 /// Limit on uses of chunks that are simulated.
 pub(super) const MAX_USES: usize = 1 << 18;
 /// Fewer reads than this in the later half are not enough to extrapolate.
@@ -71,22 +73,23 @@ impl ArrayReads {
 
 /// Plans batch by batch: first the batches of the first epoch, of which the last may be short, then those of later
 /// epochs. After [`MAX_USES`] uses of chunks, batches are empty.
-struct Planning<'a, E> {
+struct Planning<'a> {
     chunk_index: &'a ChunkIndex,
-    foresight: Foresight<E>,
+    foresight: Foresight,
     /// Number of planned batches that aren't empty.
     batches: u64,
     /// Number of uses of chunks by the batches that were planned.
     uses: usize,
 }
 
-impl<E: Fn(u64) -> u64> Planning<'_, E> {
+impl Planning<'_> {
     fn plan(&mut self) -> Plan {
         if self.uses >= MAX_USES {
             return self.chunk_index.plan(&[]);
         }
         self.batches += 1;
-        let plan = self.chunk_index.plan_upcoming(self.foresight.next(self.chunk_index));
+        let upcoming = self.foresight.next(self.chunk_index, true).unwrap_or_default();
+        let plan = self.chunk_index.plan_upcoming(upcoming);
         self.uses += plan.batch.uses.len();
         plan
     }
@@ -131,8 +134,11 @@ pub(crate) fn reads_per_chunk(
     let shared = simulation::shared(chunk_index, unstarted.ops.clone());
     let mut rehearsal = Rehearsal::new(&shared, config);
     let samples = order.epoch_samples();
-    let end_of = |k: u64| if k < samples { (k + batch).min(samples) } else { k + batch };
-    let foresight = Foresight::new(chunk_index, order.clone(), 0, end_of);
+    let end_of = move |k: u64| if k < samples { (k + batch).min(samples) } else { k + batch };
+    let mut foresight = Foresight::new(chunk_index, order.clone(), 0, end_of);
+    if spec.order.order == OrderSource::Pushed {
+        foresight.sees_at_most(config.rules.max_active + PUSHED_MORE);
+    }
     let mut planning = Planning { chunk_index, foresight, batches: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
     let mut reads = Vec::new();

@@ -6,6 +6,7 @@ mod breaks;
 mod by_store;
 mod cuts;
 mod dims;
+mod find;
 mod first_dim;
 mod layout;
 mod missing;

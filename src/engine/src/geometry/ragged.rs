@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use super::{ArrayShape, Geometry, Role, Rows, TableStarts, layout};
 use crate::error::{Error, Result};
-use crate::spec::{Concat, DimKey, Spec};
+use crate::spec::{Concat, DimKey, OrderSource, Spec};
 
 impl Rows {
     /// Returns the arrays as if each had one element for each row.
@@ -153,9 +153,10 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let position = |k: u64| geometry.table.as_ref().map_or_else(|| starts.at(k as i64).0, |table| table.start(k)[0]);
     let others = geometry.samples / count;
     // How often a batch may hold the same row. Padding repeats the last sample. Without padding, a batch may reach over
-    // the ends of epochs, and one of these may be the rest that other shards left. Samples drawn by weights may come
-    // any number of times.
-    let times = if spec.order.pad_last_batch || spec.order.weights.is_some() {
+    // the ends of epochs, and one of these may be the rest that other shards left. Samples that are drawn by weights or
+    // pushed may come any number of times.
+    let order = &spec.order;
+    let times = if order.pad_last_batch || order.weights.is_some() || order.order == OrderSource::Pushed {
         batch
     } else {
         let shard = (geometry.samples / spec.order.num_shards.max(1) as u64).max(1);
@@ -245,6 +246,7 @@ mod tests {
         };
         assert_eq!(most(|_| {}), 3 * (100 + 33 * 2), "one of 100 and others of 2, each three times");
         assert_eq!(most(|s| s.order.pad_last_batch = true), 100 * 100);
+        assert_eq!(most(|s| s.order.order = OrderSource::Pushed), 100 * 100);
         assert_eq!(most(|s| s.batch_size = 1), 100);
         assert_eq!(most(|s| s.order.num_shards = 1000), 100 * 100, "a shard of one row");
         assert_eq!(most(|s| s.samples.roi_start = vec![501].into()), 100 * 2, "the long row is outside");

@@ -143,6 +143,24 @@ impl Starts {
         (run.first + (k - run.number) * self.step, run.segment.map(|s| s as usize))
     }
 
+    /// Returns the number of a start, the inverse of [`Self::at`]. With a `segment`, only starts that are recorded as its own
+    /// are found. `None` if there is no such start.
+    pub fn find(&self, at: i64, segment: Option<usize>) -> Option<i64> {
+        let runs = &self.runs;
+        let number = |i: usize| {
+            let (run, end) = (runs.get(i)?, runs.get(i + 1).map_or(self.count, |next| next.number));
+            let apart = at.checked_sub(run.first).filter(|apart| *apart >= 0 && apart % self.step == 0)?;
+            let is_own = segment.is_none_or(|segment| run.segment.is_none_or(|own| own as usize == segment));
+            Some(run.number + apart / self.step).filter(|&k| is_own && k < end)
+        };
+        // The run is found at once if runs ascend, as they do unless segments overlap.
+        let before = runs.partition_point(|run| match (segment, run.segment) {
+            (Some(segment), Some(own)) => (own as usize, run.first) <= (segment, at),
+            _ => run.first <= at,
+        });
+        before.checked_sub(1).and_then(number).or_else(|| (0..runs.len()).find_map(number))
+    }
+
     fn stretches(&self) -> impl Iterator<Item = (i64, Run)> {
         let end = |i: usize| self.runs.get(i + 1).map_or(self.count, |next| next.number);
         self.runs.iter().enumerate().map(move |(i, &run)| (end(i) - run.number, run))
@@ -199,6 +217,10 @@ mod tests {
             let starts = Starts::within(first, step, (least, least + len), &bounds);
             let got: Vec<i64> = (0..starts.count()).map(|k| starts.at(k).0).collect();
             prop_assert_eq!(&got, &expected);
+            for at in -20..90 {
+                let number = expected.iter().position(|&start| start == at).map(|k| k as i64);
+                prop_assert_eq!(starts.find(at, None), number);
+            }
             let runs: Vec<i64> = starts.runs().flat_map(|(n, s)| (0..n).map(move |i| s + i * step)).collect();
             prop_assert_eq!(runs, expected);
             for (k, start) in got.into_iter().enumerate() {
@@ -220,6 +242,10 @@ mod tests {
                 (-pad.0..=last).step_by(step as usize).map(move |from| (b[0] + from - least, Some(i)))
             }).collect();
             let starts = Starts::each(step, (least, least + len), pad, &bounds).only(is_chosen);
+            for (at, segment) in (-20..90).flat_map(|at| (0..9).map(move |segment| (at, segment))) {
+                let number = expected.iter().position(|start| *start == (at, Some(segment))).map(|k| k as i64);
+                prop_assert_eq!(starts.find(at, Some(segment)), number);
+            }
             prop_assert_eq!((0..starts.count()).map(|k| starts.at(k)).collect::<Vec<_>>(), expected);
         }
 

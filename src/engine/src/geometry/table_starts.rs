@@ -168,6 +168,27 @@ impl TableStarts {
         self.left_out
     }
 
+    /// Returns the numbers of all samples in the order of their stores and starts, for [`Self::find`]. It takes 8 bytes for each
+    /// sample.
+    pub fn sorted(&self) -> Vec<u64> {
+        let mut numbers: Vec<u64> = (0..self.count()).collect();
+        numbers.sort_by_key(|&sample| (self.store(sample), self.start(sample)));
+        numbers
+    }
+
+    /// Returns the first sample of a store that has this start, of those in `sorted` ([`Self::sorted`]); `None` if there is
+    /// none. `start` has a value for each axis that has a column.
+    pub fn find(&self, sorted: &[u64], store: usize, start: &[i64]) -> Option<u64> {
+        let of = |&sample: &u64| (self.store(sample), self.start(sample));
+        let at = sorted.partition_point(|sample| of(sample) < (store, start));
+        sorted.get(at).copied().filter(|sample| of(sample) == (store, start))
+    }
+
+    /// Returns the number of columns of a start.
+    pub fn columns(&self) -> usize {
+        self.table.columns() - usize::from(self.names_store)
+    }
+
     /// Returns the bytes of memory that the table takes.
     pub fn bytes(&self) -> u64 {
         self.table.bytes() + self.kept.as_ref().map_or(0, |kept| kept.bytes())

@@ -1,10 +1,13 @@
 //! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec, the blocks and
 //! the schedule alone. It takes O(1) memory, and some bytes for each listed block and each weight.
 //!
+//! The samples of batches come from this order, or from the pushes of a caller ([`batches`], [`pushed`]).
+//!
 //! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
 //! through changes of the shards. [`mod@shuffle`] finds the sample at a position: by one permutation of all samples, or,
 //! where chunks hold several samples ([`blocks`]), window by window ([`windows`]). Samples with [`weights`] are drawn instead.
 
+mod batches;
 mod blocks;
 mod grid;
 mod grid_windows;
@@ -12,6 +15,7 @@ mod listed;
 mod listed_windows;
 mod numbers;
 mod permutation;
+mod pushed;
 mod schedule;
 mod shards;
 mod shuffle;
@@ -24,10 +28,12 @@ mod tests_windows;
 mod weights;
 mod windows;
 
+pub(crate) use batches::{Batches, OwnBatches};
 pub(crate) use blocks::Layout;
 pub use blocks::{Blocks, Run};
 pub use numbers::Numbers;
 pub use permutation::Permutation;
+pub use pushed::{Draws, MOST_BATCHES, MOST_SAMPLES, Pushed, Pushes};
 pub use schedule::Segment;
 pub use shards::Sharding;
 pub use weights::Weights;

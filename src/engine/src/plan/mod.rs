@@ -90,6 +90,8 @@ pub struct BatchPlan {
     /// For the index output, for each sample: the number of its store (if stores come one after the other), the number
     /// of its segment (if samples are named by segment), and its start along each axis.
     pub index: Vec<i64>,
+    /// Number of samples.
+    pub samples: usize,
     /// The names of the samples; empty unless the reader names them.
     pub names: Names,
     /// With ragged outputs: the length of each sample along the first dimension.
@@ -251,6 +253,22 @@ impl Planner {
         (source, Sample { index: sample.index - source.first, ..sample })
     }
 
+    /// Returns the number of the sample with these entries in the index output; `None` if there is none. With a table of starts,
+    /// `sorted` are its samples ([`TableStarts::sorted`]).
+    ///
+    /// # Panics
+    /// If starts are drawn at random.
+    pub fn find(&self, row: &[i64], sorted: &[u64]) -> Option<u64> {
+        let (store, row) = match row {
+            [store, row @ ..] if self.geometry().names_store => (usize::try_from(*store).ok()?, row),
+            _ => (0, row),
+        };
+        let source = self.sources.iter().find(|source| source.parts.contains(&store))?;
+        let table = self.geometry().table.as_ref();
+        let number = source.geometry.find(row, |start| table?.find(sorted, store, start))?;
+        Some(if table.is_some() { number } else { source.first + number })
+    }
+
     /// Returns the coordinates of a chunk in the grid of decoded chunks.
     pub fn coords(&self, id: ChunkId) -> Vec<u64> {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
@@ -350,6 +368,7 @@ impl Planner {
             out.index.extend(geometry.index(&start));
         }
         let mut plan = out.finish();
+        plan.samples = samples.len();
         self.jobs.store(plan.jobs.len(), Ordering::Relaxed);
         if self.geometry().rows.is_some() {
             let bytes = |output: &OutputInfo| {

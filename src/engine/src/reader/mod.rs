@@ -11,6 +11,7 @@ pub(crate) mod opening;
 pub mod openings;
 mod planning;
 mod progress;
+pub(crate) mod pusher;
 mod reserve;
 mod rows;
 mod shared_memory;
@@ -24,6 +25,8 @@ mod tests_damage;
 mod tests_faults;
 #[cfg(test)]
 mod tests_oversized;
+#[cfg(test)]
+mod tests_pushed;
 pub(crate) mod text;
 mod times;
 
@@ -56,6 +59,7 @@ use needs::{gds_buffer, rules};
 use opening::UnstartedReader;
 use planning::plan_batches;
 use progress::Progress;
+pub use pusher::Pusher;
 use reserve::Reserved;
 
 /// Bytes of host memory of [`Reader::small`].
@@ -87,12 +91,16 @@ pub struct Reader {
     /// Number of sets of device buffers that the host must lend, see [`Reader::buffers_wanted`]; 0 with
     /// [`Device::Cpu`].
     buffers: usize,
+    /// Most batches in preparation.
+    batches: usize,
     finished: Receiver<Finished>,
     events: Sender<Event>,
     stop: Arc<AtomicBool>,
     scheduler: Option<JoinHandle<()>>,
     stats: Arc<Stats>,
     progress: Progress,
+    /// Takes the caller's pushes, if the order is the caller's.
+    pusher: Option<Arc<Pusher>>,
     /// When the last batch was taken.
     taken: Mutex<Instant>,
 }
@@ -193,11 +201,13 @@ impl Reader {
             shared: shared.clone(),
         };
         let (planner, started) = bounded(1);
+        let pusher = Pusher::new(spec, &shared.chunk_index);
         let progress = Progress::new(identity, spec, Arc::clone(&shared.chunk_index), order, planner);
         let planner = {
             let shared = shared.clone();
             let batch = spec.batch_size as u64;
-            spawn("plan", events.clone(), move || plan_batches(&started, batch, &shared, &plan_requests))?
+            let pushes = pusher.as_ref().map(|pusher| Arc::clone(pusher.pushes()));
+            spawn("plan", events.clone(), move || plan_batches(&started, batch, pushes, &shared, &plan_requests))?
         };
         let scheduler = spawn("schedule", events.clone(), move || {
             Scheduler::new(setup).run(&event_receiver);
@@ -226,12 +236,14 @@ impl Reader {
             rows,
             meta,
             buffers,
+            batches: budget.batches,
             finished,
             events,
             stop,
             scheduler: Some(scheduler),
             stats,
             progress,
+            pusher,
             taken: Mutex::new(Instant::now()),
         })
     }
@@ -249,6 +261,16 @@ impl Reader {
     /// Returns the rows of ragged arrays; `None` if no array is ragged.
     pub fn rows(&self) -> Option<&Rows> {
         self.rows.as_ref()
+    }
+
+    /// Returns what takes the caller's pushes; `None` if the order is the reader's own.
+    pub fn pusher(&self) -> Option<&Arc<Pusher>> {
+        self.pusher.as_ref()
+    }
+
+    /// Returns the number of batches that the reader prepares at a time, at most.
+    pub fn batches_ahead(&self) -> usize {
+        self.batches
     }
 
     /// Returns the numbers that DALI's iterators ask for.
@@ -292,7 +314,8 @@ impl Reader {
         self.events.send(Event::Lent(set)).map_err(|_| stopped())
     }
 
-    /// Waits for the next batch, in order, and returns it.
+    /// Waits for the next batch, in order, and returns it. In the caller's order, it also waits until there is a push, which
+    /// another thread may do.
     ///
     /// # Errors
     /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
@@ -321,11 +344,12 @@ impl Reader {
             }
         };
         self.progress.advance();
+        let samples = self.pusher.as_ref().and_then(|pusher| pusher.pushes().take_size());
         let now = Instant::now();
         let before = std::mem::replace(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner), now);
         let take = Take { waited, interval: now.saturating_duration_since(before) };
         self.events.send(Event::Taken(take)).map_err(|_| stopped())?;
-        finished
+        finished.map(|batch| Batch { samples: samples.unwrap_or(batch.samples), ..batch })
     }
 
     fn wait(&self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Finished> {
@@ -377,6 +401,10 @@ impl Drop for Reader {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let _ = self.events.send(Event::Stop);
         self.progress.cancel();
+        if let Some(pusher) = &self.pusher {
+            // The planner may be waiting for a push.
+            pusher.pushes().close();
+        }
         if let Some(scheduler) = self.scheduler.take() {
             let _ = scheduler.join();
         }

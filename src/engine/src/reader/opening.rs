@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::needs::{RoutedPart, bound_chunks, needs, parts};
-use super::{OutputInfo, ReaderMeta};
+use super::{OutputInfo, ReaderMeta, pusher};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, Route, bytes_in_reach};
@@ -16,7 +16,7 @@ use crate::memory::shown;
 use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, Spec};
+use crate::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, OrderSource, Spec};
 use crate::stats::OutputCounters;
 use crate::store::Store;
 use crate::table::Table;
@@ -81,6 +81,7 @@ impl UnstartedReader {
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
+        pusher::check(spec)?;
         let fill = spec.order.initial_fill.unwrap_or_else(|| default_fill(&dataset, &planner));
         let (order, identity) = ordered(spec, fill, &dataset, &planner, inputs.weights)?;
         let (samples, shards) = (order.samples(), spec.order.num_shards as u64);
@@ -208,6 +209,13 @@ pub(super) fn ordered(
             if !is_default {
                 return Err(Error::value(format!("{what}: expected weights too, since {what} says how they are used")));
             }
+        }
+        if order.order == OrderSource::Pushed {
+            // Nothing is known of the caller's order. It is taken for the worst one, a permutation that ignores chunks.
+            let blocks = Blocks::single(planner.samples());
+            let identity = Identity::new(spec, dataset, planner, &blocks, None);
+            let worst = spec.clone().with(|s| s.order.random_shuffle = true);
+            return Ok((Order::by_chunks(&worst, blocks)?, identity));
         }
         // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
         let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;

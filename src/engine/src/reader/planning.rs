@@ -8,16 +8,25 @@ use super::progress::Start;
 use super::sources::Sources;
 use crate::chunk_index::{Foresight, Plan, Upcoming};
 use crate::messages::{Event, Shared, spawn};
+use crate::order::Pushes;
 
 /// The body of the planner's thread. Waits for the order and the number of the first sample, then plans a batch of
-/// `batch` samples for each request.
+/// `batch` samples for each request. With `pushes` it plans what the caller pushes, and waits for it.
 ///
 /// Planning a batch of thousands of small samples takes milliseconds. So a second thread plans the next batch at the
-/// same time, if it was requested already.
-pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
-    let Ok((order, first)) = start.recv() else { return };
-    let mut foresight = Foresight::new(&shared.chunk_index, order, first, |k| k + batch);
-    let mut upcoming = || foresight.next(&shared.chunk_index);
+/// same time, if it was requested already and its samples are known.
+pub(super) fn plan_batches(
+    start: &Receiver<Start>,
+    batch: u64,
+    pushes: Option<Arc<Pushes>>,
+    shared: &Shared,
+    requests: &Receiver<()>,
+) {
+    let Ok((mut order, first)) = start.recv() else { return };
+    let mut foresight = match pushes {
+        None => Foresight::new(&shared.chunk_index, order, first, move |k| k + batch),
+        Some(pushes) => Foresight::over(&shared.chunk_index, &mut order, pushes),
+    };
     let sources = Arc::new(Sources::new(&shared.chunk_index));
     let send = |plan: Box<Plan>| shared.events.send(Event::Planned(plan)).is_ok();
     let (to_second, given) = bounded::<Upcoming>(1);
@@ -30,12 +39,29 @@ pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared,
     };
     // Without the second thread, batches are planned one after the other.
     let second = spawn("plan2", shared.events.clone(), body).ok();
-    for () in requests {
+    // Requests that were received and not answered.
+    let mut owed = 0usize;
+    loop {
+        if owed == 0 {
+            if requests.recv().is_err() {
+                break;
+            }
+            owed = 1;
+        }
         if shared.stopped() {
+            owed = 0;
             continue;
         }
-        let first = upcoming();
-        let has_second = second.is_some() && requests.try_recv().is_ok() && to_second.send(upcoming()).is_ok();
+        // Without a batch there is none any more: the reader is being dropped, and its scheduler asks for nothing.
+        let Some(first) = foresight.next(&shared.chunk_index, true) else {
+            owed = 0;
+            continue;
+        };
+        owed += requests.try_iter().count();
+        owed -= 1;
+        let other = (owed > 0 && second.is_some()).then(|| foresight.next(&shared.chunk_index, false)).flatten();
+        let has_second = other.is_some_and(|other| to_second.send(other).is_ok());
+        owed -= usize::from(has_second);
         if !send(plan(shared, &sources, first)) {
             break;
         }

@@ -309,8 +309,8 @@ impl Batches {
         debug_assert!(!done || batch.is_whole(), "a batch is finished while a part of it is lent");
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
             None => {
-                let (lengths, names) = (batch.plan.lengths, batch.plan.names);
-                Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), lengths, names }))
+                let BatchPlan { samples, lengths, names, .. } = batch.plan;
+                Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), samples, lengths, names }))
             }
             Some(e) if done => {
                 // The batch failed, so nobody sees its outputs, and they can be used again.

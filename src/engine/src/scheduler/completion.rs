@@ -303,8 +303,8 @@ impl Scheduler {
     /// - If a planned or foreseen batch needs it and nothing waits for memory, it is kept.
     /// - If a planned or foreseen batch needs it and something waits for memory, it is kept only if memory is likely to hold it
     ///   until then. Otherwise it is evicted now: to keep it for a moment would cost throughput.
-    /// - If no batch is known that needs it, it is removed. But while the next batch is still being planned and nothing waits
-    ///   for memory, it is kept: that batch may need it.
+    /// - If no batch is known that needs it, it is removed. But while the next batch is still being planned, or a caller has not
+    ///   pushed it, and nothing waits for memory, it is kept: that batch may need it.
     fn keep_or_drop(&mut self, handle: Handle) {
         let (no_shortage, late) = (self.shortage.is_none(), self.batches.planner_is_late());
         let chunk = &mut self.chunks[handle];
@@ -314,8 +314,9 @@ impl Scheduler {
         match (chunk.first_batch(), chunk.has_decoded()) {
             (Some(batch), true) => {
                 let until = batch.saturating_sub(self.batches.active_end()) + 1;
-                // Nobody knows whether a chunk of which no batch is known comes again: it must not push out others.
-                let is_free = no_shortage && batch != LATER;
+                // Nobody knows whether a chunk of which no batch is known comes again: it must not push out others. While no other
+                // batch is known, there are none.
+                let is_free = no_shortage && (late || batch != LATER);
                 if is_free || self.rules.keeps_for(until, self.memory.usable(MemoryKind::Slots)) {
                     self.chunks.keep(handle);
                 } else {

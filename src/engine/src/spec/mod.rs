@@ -23,7 +23,7 @@ use crate::store;
 
 pub use by_name::{ChannelDims, PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
-pub use order::{MIN_DEFAULT_FILL, OrderArguments};
+pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
 pub use samples::{Concat, MissingDates, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};

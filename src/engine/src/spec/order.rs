@@ -10,10 +10,24 @@ pub(crate) const DEFAULT_SEED: u64 = 0x5eed;
 /// The least default of `initial_fill`, which is that of DALI's readers.
 pub const MIN_DEFAULT_FILL: u64 = 1024;
 
+/// Who says in which order samples come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderSource {
+    /// The reader.
+    #[default]
+    Own,
+    /// Its caller, who pushes the samples of each batch.
+    Pushed,
+}
+
 /// The arguments for the order of samples.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct OrderArguments {
+    /// Who says in which order samples come. If it is the caller, the other arguments here must have their defaults, except
+    /// `seed`.
+    pub order: OrderSource,
     /// Whether to shuffle the samples, in a new order for each epoch.
     pub random_shuffle: bool,
     /// About the number of samples that are shuffled together where chunks hold several samples. Groups of samples that
@@ -55,6 +69,7 @@ impl OrderArguments {
 impl Default for OrderArguments {
     fn default() -> Self {
         Self {
+            order: OrderSource::Own,
             random_shuffle: false,
             initial_fill: None,
             shuffle_after_epoch: false,

@@ -1,6 +1,7 @@
 //! Random worlds for the scheduler: random data sets, readers and memory limits, run in
 //! [`crate::scheduler::simulation`], which checks what the scheduler promises. Some readers are dropped, at any moment or
-//! after any batch. A new reader with another memory limit then restores their checkpoint and goes on.
+//! after any batch. A new reader with another memory limit then restores their checkpoint and goes on. The order of some
+//! is a caller's, who pushes some batches ahead.
 //!
 //! [`scheduler_speed`] measures the scheduler in a world that isn't random.
 //!
@@ -20,7 +21,8 @@ use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::order::Order;
 use crate::random::key;
-use crate::scheduler::simulation::random::{self, Life, Random, SimulatedReader};
+use crate::scheduler::simulation::random::{self, Caller, Life, Random, SimulatedReader};
+use crate::spec::OrderSource;
 use stores::RandomReader;
 
 pub use speed::{Speed, scheduler_speed};
@@ -50,6 +52,8 @@ fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
     let batches = 1 + random.below(10);
     let (mut order, mut delivered, mut taken) = (unstarted.order.clone(), first, 0);
     let mut expected = unstarted.order.clone();
+    let is_pushed = drawn.spec.order.order == OrderSource::Pushed;
+    let caller = is_pushed.then(|| Caller { seed, samples: unstarted.order.samples() });
     for number in 0.. {
         let mut life = Life { seed, unusual, batches: batches - taken, taken: batches - taken, work: u64::MAX };
         // After two checkpoints the reader lives to the end.
@@ -58,10 +62,10 @@ fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
             2 => life.taken = random.below(life.batches),
             _ => {}
         }
-        let reader = reader(drawn, &mut random, order.clone(), delivered)?;
+        let reader = SimulatedReader { caller, ..reader(drawn, &mut random, order.clone(), delivered)? };
         let lived = random::live(&life, Random::new(key(&[seed, number])), reader)?;
         for (sample, k) in lived.samples.into_iter().zip(first + taken * batch..) {
-            let expected = expected.sample(k);
+            let expected = caller.map_or_else(|| expected.sample(k), |caller| caller.sample(k));
             if sample != expected {
                 return Err(Error::runtime(format!("expected {expected:?}, but sample {k} is {sample:?}")));
             }
@@ -104,6 +108,7 @@ fn reader(drawn: &RandomReader, random: &mut Random, order: Order, delivered: u6
         chunk_index: Arc::clone(&unstarted.chunk_index),
         ops: unstarted.ops.clone(),
         order,
+        caller: None,
         first_sample: delivered,
         batch_size: spec.batch_size,
         output_bytes: unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect(),

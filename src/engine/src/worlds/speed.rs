@@ -64,7 +64,7 @@ pub fn scheduler_speed(batches: u64) -> Result<Speed> {
     let shared = shared(&reader.chunk_index, reader.ops.clone());
     let bytes: Vec<_> = reader.outputs.iter().map(|output| output.batch_bytes(BATCH)).collect();
     let mut simulation = Simulation::new(&shared, config, &bytes);
-    let foresight = Foresight::new(&reader.chunk_index, reader.order.clone(), 0, Box::new(|k| k + BATCH as u64) as _);
+    let foresight = Foresight::new(&reader.chunk_index, reader.order.clone(), 0, |k| k + BATCH as u64);
     let mut world = Prompt { reader: &reader, foresight, plans: VecDeque::new() };
     for _ in 0..batches {
         simulation.next_batch(&mut world)??;
@@ -112,7 +112,7 @@ fn array() -> serde_json::Value {
 /// A world without faults, whose consumer waits for each batch.
 struct Prompt<'a> {
     reader: &'a UnstartedReader,
-    foresight: Foresight<Box<dyn Fn(u64) -> u64>>,
+    foresight: Foresight,
     /// Plans that were made before.
     plans: VecDeque<Plan>,
 }
@@ -149,7 +149,7 @@ impl World for Prompt<'_> {
         if let Some(plan) = self.plans.pop_front() {
             return plan;
         }
-        let upcoming = self.foresight.next(&self.reader.chunk_index);
+        let upcoming = self.foresight.next(&self.reader.chunk_index, true).unwrap_or_default();
         self.reader.chunk_index.plan_upcoming(upcoming)
     }
 

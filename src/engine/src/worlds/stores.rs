@@ -11,7 +11,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::random::Random;
-use crate::spec::{Device, DimKey, OutOfBounds, Spec};
+use crate::spec::{Device, DimKey, OrderArguments, OrderSource, OutOfBounds, Spec};
 use crate::store::{Latency, Store};
 
 /// A random reader of a random data set, not started yet.
@@ -59,6 +59,10 @@ impl RandomReader {
             s.order.initial_fill = Some(1 + random.below(12));
             s.order.seed = random.below(1000) as i64;
             s.order.num_shards = 1 + random.below(3) as i64;
+            if random.chance(0.25) {
+                s.order =
+                    OrderArguments { order: OrderSource::Pushed, seed: s.order.seed, ..OrderArguments::default() };
+            }
             s.batch_size = 1 + random.below(4) as usize;
             s.resources.prefetch_queue_depth = random.chance(0.7).then(|| 1 + random.below(3) as usize);
             s.resources.io_threads = Some(1 + random.below(4) as usize);

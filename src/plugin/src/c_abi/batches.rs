@@ -55,6 +55,20 @@ pub unsafe extern "C" fn dali_zarr_batch_data(
     })
 }
 
+/// The number of a batch's samples.
+///
+/// # Safety
+/// `batch` is null or not released yet, and `count` null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_samples(batch: *const CBatch, count: *mut usize) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let samples = unsafe { deref(batch, "batch") }?.0.samples;
+        // SAFETY: the caller's promise.
+        unsafe { put(count, samples, "count") }
+    })
+}
+
 /// The lengths of a batch's samples in ragged outputs.
 ///
 /// # Safety

@@ -7,6 +7,7 @@ mod batches;
 mod inspect;
 mod labels;
 mod process;
+mod pushes;
 mod readers;
 
 use std::cell::RefCell;
@@ -61,6 +62,16 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
             error.kind() as i32
         }
     }
+}
+
+/// Like [`call`], for work that may end otherwise than with success or an error. Returns the work's status.
+fn call_with(work: impl FnOnce() -> Result<i32>) -> i32 {
+    let mut status = 0;
+    let failed = call(|| {
+        status = work()?;
+        Ok(())
+    });
+    if failed == 0 { status } else { failed }
 }
 
 /// Keeps an error for `dali_zarr_last_error`. On a thread that is ending, the error is lost.

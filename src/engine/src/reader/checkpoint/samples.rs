@@ -14,7 +14,7 @@ use crate::digest::digest;
 use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
-use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
+use crate::spec::{Concat, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
 
 /// Maximum number of arrays that are described one by one. Further arrays are replaced by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -117,6 +117,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         fill_value: _,
     } = &spec.samples;
     let OrderArguments {
+        order,
         random_shuffle,
         shuffle_after_epoch,
         initial_fill: _,
@@ -182,6 +183,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
+        (*order == OrderSource::Pushed, "order", json!("the caller's")),
         // In older versions, all draws of a sample had the same crop.
         (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
     ];

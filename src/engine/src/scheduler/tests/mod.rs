@@ -142,7 +142,7 @@ fn gpu(slots: usize, gds_buffer: usize) -> GpuConfig {
 struct Bench {
     simulation: Simulation,
     stats: Arc<Stats>,
-    foresight: Foresight<Box<dyn Fn(u64) -> u64>>,
+    foresight: Foresight,
 }
 
 impl Bench {
@@ -167,7 +167,7 @@ impl Bench {
         let output_bytes: Vec<_> = unstarted.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect();
         let simulation = Simulation::new(&shared, config, &output_bytes);
         let batch = spec.batch_size as u64;
-        let foresight = Foresight::new(&unstarted.chunk_index, unstarted.order, 0, Box::new(move |k| k + batch) as _);
+        let foresight = Foresight::new(&unstarted.chunk_index, unstarted.order, 0, move |k| k + batch);
         Self { simulation, stats: shared.stats, foresight }
     }
 
@@ -192,7 +192,7 @@ impl Bench {
     fn plan(&mut self) {
         while self.simulation.plan_requests.try_recv().is_ok() {
             let chunk_index = &self.simulation.chunk_index;
-            let plan = chunk_index.plan_upcoming(self.foresight.next(chunk_index));
+            let plan = chunk_index.plan_upcoming(self.foresight.next(chunk_index, true).expect("an order never ends"));
             self.handle(Event::Planned(Box::new(plan)));
         }
     }

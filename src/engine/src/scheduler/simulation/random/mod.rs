@@ -29,7 +29,7 @@ use crate::chunk_index::{ChunkIndex, Foresight};
 use crate::error::{Error, Result};
 use crate::memory::arena::Range;
 use crate::memory::{Lease, Ledger};
-use crate::order::{Order, Sample};
+use crate::order::{Batches, Order, Sample};
 use crate::random::{GOLDEN, below, key, mix};
 use crate::scheduler::chunks::ChunkState;
 use crate::scheduler::memory::MemoryKind;
@@ -65,6 +65,8 @@ pub(crate) struct SimulatedReader {
     pub chunk_index: Arc<ChunkIndex>,
     pub ops: Ops,
     pub order: Order,
+    /// Who says which samples come; `None`: `order`.
+    pub caller: Option<Caller>,
     /// The number in `order` of the first sample that the reader delivers.
     pub first_sample: u64,
     /// Number of samples of a batch.
@@ -75,6 +77,48 @@ pub(crate) struct SimulatedReader {
     /// If host memory is shared with other readers: the bytes of the block for chunks and the number of batches that are
     /// reserved, and the bytes of the share.
     pub shares: Option<(usize, usize, u64)>,
+}
+
+/// A caller who pushes samples: near each other for a while, then somewhere else, and some several times.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub seed: u64,
+    /// Number of samples that there are.
+    pub samples: u64,
+}
+
+impl Caller {
+    /// Returns the `k`-th sample.
+    pub fn sample(self, k: u64) -> Sample {
+        let Self { seed, samples } = self;
+        let stays = 1 + key(&[seed]) % 7;
+        let index = (key(&[seed, k / stays]) % samples + key(&[seed, k]) % 3) % samples;
+        Sample { epoch: 0, index, draw: k }
+    }
+}
+
+/// The batches of a caller. Some are pushed ahead.
+struct RandomPushes {
+    caller: Caller,
+    next: u64,
+    batch: u64,
+    /// Batches from this sample on are empty.
+    end: u64,
+    /// The probability that a batch is pushed before it is needed.
+    ahead: f64,
+    random: Random,
+}
+
+impl Batches for RandomPushes {
+    fn next(&mut self, waits: bool) -> Option<Vec<Sample>> {
+        if !waits && !self.random.chance(self.ahead) {
+            return None;
+        }
+        let next = if self.next < self.end { self.next + self.batch } else { self.next };
+        let samples = (self.next..next).map(|k| self.caller.sample(k)).collect();
+        self.next = next;
+        Some(samples)
+    }
 }
 
 /// What a world does with its reader.
@@ -107,7 +151,8 @@ pub(crate) struct Lived {
 /// # Errors
 /// If the scheduler breaks a promise.
 pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> Result<Lived> {
-    let SimulatedReader { chunk_index, ops, order, first_sample, batch_size, output_bytes, config, shares } = reader;
+    let SimulatedReader { chunk_index, ops, mut order, caller, first_sample, .. } = reader;
+    let SimulatedReader { batch_size, output_bytes, config, shares, .. } = reader;
     let shared = shared(&chunk_index, ops);
     let sound = random.chance(0.4);
     let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
@@ -116,6 +161,15 @@ pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> 
     let (batch, end) = (batch_size as u64, first_sample + life.batches * batch_size as u64);
     // Batches after the last one are empty.
     let end_of = move |k: u64| if k < end { k + batch } else { k };
+    let foresight = match caller {
+        None => Foresight::new(&chunk_index, order, first_sample, end_of),
+        Some(caller) => {
+            let ahead = random.below(101) as f64 / 100.0;
+            let random = Random::new(life.seed);
+            let pushes = RandomPushes { caller, next: first_sample, batch, end, ahead, random };
+            Foresight::over(&chunk_index, &mut order, pushes)
+        }
+    };
     let ledger = Arc::new(Ledger::default());
     let drawn = shares.map(|(reserved, batches, share)| {
         ledger.set_share(share);
@@ -129,7 +183,7 @@ pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> 
         chunk_index: &chunk_index,
         missing: MissingKeys { seed: life.seed, chunk_index: &chunk_index, share },
         faults,
-        foresight: Foresight::new(&chunk_index, order, first_sample, Box::new(end_of)),
+        foresight,
         times: std::array::from_fn(|_| 1 << random.below(12)),
         planner_takes_time: random.chance(0.6),
         eager: random.below(101) as f64 / 100.0,

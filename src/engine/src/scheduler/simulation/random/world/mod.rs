@@ -29,7 +29,7 @@ pub(super) struct RandomWorld<'a> {
     pub chunk_index: &'a ChunkIndex,
     pub missing: MissingKeys<'a>,
     pub faults: Faults,
-    pub foresight: Foresight<Box<dyn Fn(u64) -> u64 + 'a>>,
+    pub foresight: Foresight,
     /// Usual longest duration of each kind of work, in nanoseconds. The order of the kinds is in [`World::begin`].
     pub times: [u64; 6],
     pub planner_takes_time: bool,
@@ -172,7 +172,7 @@ impl World for RandomWorld<'_> {
     }
 
     fn plan(&mut self) -> Plan {
-        let upcoming = self.foresight.next(self.chunk_index);
+        let upcoming = self.foresight.next(self.chunk_index, true).unwrap_or_default();
         let samples = upcoming.samples.clone();
         let plan = self.chunk_index.plan_upcoming(upcoming);
         self.batches.plan(samples, &plan.batch);
