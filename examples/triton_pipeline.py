@@ -1,4 +1,4 @@
-"""Writes a model for Triton's DALI backend, whose pipeline reads a Zarr store: python triton_pipeline.py STORE FOLDER"""
+"""Writes a model for Triton's DALI backend, whose pipeline reads samples by number: python triton_pipeline.py STORE FOLDER"""
 
 import sys
 from pathlib import Path
@@ -17,17 +17,18 @@ store, folder = sys.argv[1], Path(sys.argv[2])
 CONFIG = """name: "fields"
 backend: "dali"
 max_batch_size: 8
-input [{ name: "SCALE", data_type: TYPE_FP32, dims: [1] }]
+input [{ name: "SAMPLE", data_type: TYPE_INT64, dims: [1] }]
 output [{ name: "FIELD", data_type: TYPE_FP32, dims: [-1, -1] }]
 """
 
 
 @pipeline_def(batch_size=8, num_threads=2)
 def fields() -> Any:
-    scale = fn.external_source(name="SCALE", device="cpu", ndim=1, dtype=types.FLOAT)
+    # Which samples a request wants: one number each.
+    sample = fn.external_source(name="SAMPLE", device="cpu", ndim=1, dtype=types.INT64)
     # The store's path must be the one that the server sees.
-    field: Any = dali_zarr.zarr_reader(path=store, arrays=["t2m"], device="cpu")
-    return field * scale[0]
+    field: Any = dali_zarr.zarr_reader(fn.squeeze(sample, axes=0), path=store, arrays=["t2m"], device="cpu")
+    return field - 273.15
 
 
 (folder / "fields" / "1").mkdir(parents=True, exist_ok=True)

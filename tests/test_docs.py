@@ -29,7 +29,8 @@ from support.pipelines import run_script, why_no_gpu
 
 PAGES = pages()
 SCHEMA = backend.GetSchema("readers__Zarr")
-PARAMETERS = inspect.signature(dali_zarr.zarr_reader).parameters
+# Without the operator's input.
+PARAMETERS = {name: one for name, one in inspect.signature(dali_zarr.zarr_reader).parameters.items() if name != "samples"}
 REFERENCE = ROOT / "docs" / "reference"
 # Shown whole by a page; tests of their own run them.
 INCLUDED = re.compile(r'^--8<-- "([^"]+)"', re.MULTILINE)
@@ -115,8 +116,8 @@ def run_python(block: Block, names: dict[str, Any], monkeypatch) -> None:
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None if why_no_gpu() else 0)
     operator = fn.zarr_reader
 
-    def collecting(**arguments: Any) -> Any:
-        found = operator(**arguments)
+    def collecting(*inputs: Any, **arguments: Any) -> Any:
+        found = operator(*inputs, **arguments)
         if Pipeline.current() is pipe:
             outputs.extend(found if isinstance(found, list | tuple) else [found])
         return found
@@ -173,7 +174,7 @@ def known_arguments(function: str) -> set[str] | None:
             own = set(inspect.signature(torch.Loader).parameters) | set(inspect.signature(jax.Loader).parameters)
             return common | own
         case "dali_zarr.explain":
-            return common | {"batch_size", "json"}
+            return common | {"batch_size", "json", "order"}
         case _:
             return None
 

@@ -225,3 +225,76 @@ def test_matrices_come_in_the_order_of_the_arrays():
     choice = CollatePlan("csr", 5, Ragged(frozenset(places), 1, None), places, indptr)
     assert list(choice.matrices) == places
     assert list(dict.fromkeys(matrix[0] for matrix, _, _ in choice.matrices.values())) == [f"{group}/indptr" for group in groups]
+
+
+# The caller's order.
+
+
+def test_samplers(make):
+    order = [5, 22, 0, 7, 7, 3, 1]
+    loader = make(arrays=["n", "field"], sampler=order)
+    for _ in range(2):
+        batches = list(loader)
+        assert numbers(batches) == [order[:4], order[4:]] and len(loader) == 2
+        np.testing.assert_array_equal(np.asarray(batches[0]["field"]), FIELDS[order[:4]])
+        assert batches[1].index.tolist() == [[7], [3], [1]]
+    (first, last) = make(sampler=iter_again([1, 2, 3, 4, 5, 6]), pad_last_batch=True)
+    assert last["n"].tolist() == [5, 6, 6, 6] and last.is_repeated.tolist() == [False, False, True, True]
+    assert numbers(make(batch_sampler=[[1], [2, 3], np.array([4])])) == [[1], [2, 3], [4]]
+    with pytest.raises(IndexError, match="found 23"):
+        list(make(sampler=[23]))
+    with pytest.raises(ValueError, match="shard_id: expected none with a sampler"):
+        make(sampler=[1], shard_id=0, num_shards=1)
+
+
+def iter_again(values):
+    return range(values[0], values[-1] + 1)
+
+
+def test_states_with_a_sampler(make):
+    order = list(np.random.default_rng(1).integers(0, STEPS, 18))
+    loader = make(sampler=order)
+    straight = numbers(loader)
+    for step, _ in enumerate(loader, 1):
+        other = make(sampler=order)
+        other.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+        assert numbers(other) == (straight[step:] or straight)
+        assert numbers(copy.deepcopy(loader)) == (straight[step:] or straight)
+
+
+def test_streams(make):
+    with make(arrays=["n", "field"]).stream() as stream:
+        stream.push([3, 9])
+        batch = stream.get()
+        assert batch["n"].tolist() == [3, 9] and batch.index.tolist() == [[3], [9]]
+        np.testing.assert_array_equal(np.asarray(batch["field"]), FIELDS[[3, 9]])
+
+
+def test_samplers_over_devices(path):
+    """Each device gets its part of the batches that the process's sampler gives."""
+    script = f"""
+import os, pickle
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from dali_zarr.jax import Loader
+mesh = jax.make_mesh((4,), ("d",))
+where = NamedSharding(mesh, PartitionSpec("d"))
+order = [int(n) for n in np.random.default_rng(1).integers(0, {STEPS}, 22)]
+def make(**how):
+    return Loader({str(path)!r}, arrays=["n"], batch_size=8, device="cpu", sharding=where, sampler=order,
+                  host_memory_limit="64MiB", **how)
+loader = make(drop_last=True)
+for _ in range(2):
+    found = [batch["n"].tolist() for batch in loader]
+    assert found == [order[:8], order[8:16]], found
+padded = list(make(pad_last_batch=True))
+assert padded[2]["n"].tolist() == order[16:] + [order[-1]] * 2
+assert padded[2].is_repeated.tolist() == [False] * 6 + [True] * 2
+begun = iter(loader)
+next(begun)
+other = make(drop_last=True)
+other.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+assert [batch["n"].tolist() for batch in other] == [order[8:16]]
+"""
+    run_script(script)

@@ -20,7 +20,8 @@ from support.stores import write_era5
 ROOT = Path(__file__).parents[1]
 SCHEMA = backend.GetSchema("readers__Zarr")
 ARGUMENTS = {name for name in SCHEMA.GetArgumentNames() if not name.startswith("_")}
-PARAMETERS = inspect.signature(dali_zarr.zarr_reader).parameters
+# Without the operator's input.
+PARAMETERS = {name: one for name, one in inspect.signature(dali_zarr.zarr_reader).parameters.items() if name != "samples"}
 # What every operator of DALI takes, and no schema lists.
 COMMON = {"device": "cpu", "name": None}
 
@@ -117,7 +118,7 @@ def test_notebooks_complete_arguments(where):
 def test_the_operator_names_what_python_adds(module):
     """``fn.zarr_reader`` has labels in its signature and its help, though its schema hasn't."""
     function = fn.zarr_reader if module == "fn" else fn.readers.zarr
-    assert set(inspect.signature(function).parameters) == set(PARAMETERS)
+    assert set(inspect.signature(function).parameters) == {*PARAMETERS, "samples"}
     assert all(re.search(rf"^{name} :", function.__doc__, re.MULTILINE) for name in ARGUMENTS - {"preserve"} | names.SELECTION)
 
 

@@ -12,8 +12,9 @@ from support.loaders import STEPS, flat, make, numbers, write
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
+from dali_zarr._batch import _device_of  # noqa: E402
 from dali_zarr._loading.epochs import Ending, Schedule, Segment  # noqa: E402
-from dali_zarr.torch import Batch, _device_of  # noqa: E402
+from dali_zarr.torch import Batch  # noqa: E402
 
 MODES = ["repeat", "drop", "exact"]
 

@@ -12,7 +12,7 @@ from ._loading import epochs, labels, outputs
 from ._text import explanation_text
 
 # Parameters of explain beside the reader's.
-_OWN = ("batch_size", "drop_last", "json")
+_OWN = ("batch_size", "drop_last", "json", "order")
 
 
 class Explanation(dict[str, Any]):
@@ -25,20 +25,20 @@ class Explanation(dict[str, Any]):
 @overload
 def explain(
     path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
-    json: Literal[False] = False, **arguments: Unpack[ReaderArguments],
+    json: Literal[False] = False, order: Literal["own", "pushed"] = "own", **arguments: Unpack[ReaderArguments],
 ) -> Explanation: ...
 
 
 @overload
 def explain(
     path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False, json: Literal[True],
-    **arguments: Unpack[ReaderArguments],
+    order: Literal["own", "pushed"] = "own", **arguments: Unpack[ReaderArguments],
 ) -> str: ...
 
 
 def explain(
     path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
-    json: bool = False, **arguments: Unpack[ReaderArguments],
+    json: bool = False, order: Literal["own", "pushed"] = "own", **arguments: Unpack[ReaderArguments],
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
@@ -51,6 +51,8 @@ def explain(
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
         drop_last: As of the loaders: whether ``batches_per_epoch`` leaves out a last batch that isn't full on all ranks.
         json: Whether to return the dictionary as JSON text.
+        order: ``"pushed"`` where the caller says which samples come, as with a ``sampler`` or a stream. Then ``shuffled`` are the
+            reads of a random permutation of all samples, which ignores chunks.
         arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:
@@ -69,11 +71,11 @@ def explain(
           elements that are padded or repeated;
         - ``missing_dates``, None without any: how many ``dates`` are missing in the region that samples may touch, and how many
           samples are left out because they read some (``samples_left_out``);
-        - ``order``, the order that was asked for (with ``shuffle_after_epoch`` that of later epochs; with `weights`
-          ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both orders, if the program waits
-          for batches: then a chunk that is read serves all batches in preparation. ``unhurried`` are the reads in the
-          order that was asked for, if batches are ready before they are taken, so that each is prepared alone; there
-          are more if memory is short. ``estimated``: whether the epoch is judged by its first ``samples_looked_at``. A
+        - ``order``, the order that was asked for, ``in_order``, ``shuffled`` or ``pushed`` (with ``shuffle_after_epoch`` that of
+          later epochs; with `weights` ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both
+          orders, if the program waits for batches: then a chunk that is read serves all batches in preparation.
+          ``unhurried`` are the reads in the order that was asked for, if batches are ready before they are taken, so that
+          each is prepared alone; there are more if memory is short. ``estimated``: whether the epoch is judged by its first ``samples_looked_at``. A
           chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow.
           ``device_memory_used``: bytes of the limit that are reserved. ``wave_bytes``: bytes that each of ``lanes``
@@ -94,18 +96,19 @@ def explain(
         ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory
             that the machine lacks.
     """
-    return explained(path=path, batch_size=batch_size, device=device, drop_last=drop_last, json=json, **arguments)
+    return explained(path=path, batch_size=batch_size, device=device, drop_last=drop_last, json=json, order=order, **arguments)
 
 
 def explained(
-    *, batch_size: int = 1, device: str = "cpu", drop_last: bool = False, json: bool = False, **arguments: Any,
+    *, batch_size: int = 1, device: str = "cpu", drop_last: bool = False, json: bool = False, order: str = "own",
+    **arguments: Any,
 ) -> Explanation | str:
     """Does what :func:`explain` does, for arguments that aren't checked by type."""
     values.check_text("device", device)
     epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
         arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
-    spec = _arguments.to_spec(arguments, _OWN)
+    spec = _arguments.to_spec(arguments, _OWN) | ({} if order == "own" else {"order": order})
     labels.check_stores(spec, arguments)
     device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)

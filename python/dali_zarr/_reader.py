@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def zarr_reader(
+    samples: DataNode | None = None,
     *,
     path: Paths | None = None,
     device: Device = "cpu",
@@ -28,6 +29,11 @@ def zarr_reader(
     A sample is a window into one or several arrays of a Zarr store (version 2 or 3). A list "for each of `dims`" has as
     many entries as `dims`; a dictionary from dimensions to values is accepted too. An argument "by output" is one value
     for all outputs, or a dictionary from names of outputs to values.
+
+    Input:
+        samples: Which samples a batch has, from another operator such as ``fn.external_source``: for each its number, a scalar
+            of int64 or int32, or its row of `return_index`, a list. The batch has as many samples. Then the order isn't the
+            reader's own, and the arguments of the order are refused, except `seed`. Default: the reader's own order.
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
@@ -163,7 +169,8 @@ def zarr_reader(
     if isinstance(path, list | tuple) or any(_arguments.names.is_location(str(name)) for name in named):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)
-    return _dali.module("fn").zarr_reader(**given)
+    inputs = () if samples is None else (samples,)
+    return _dali.module("fn").zarr_reader(*inputs, **given)
 
 
 def _is(value: Any, default: Any) -> bool:

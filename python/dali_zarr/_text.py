@@ -85,9 +85,13 @@ def _array(a: dict[str, Any]) -> list[str]:
 
 
 def _reads(e: dict[str, Any]) -> str:
-    reads = e["reads"][e["order"]]
-    text = (
-        f"reads per epoch ({e['order'].replace('_', ' ')}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
+    # A caller's order is taken for a permutation of all samples, which ignores chunks.
+    is_pushed = e["order"] == "pushed"
+    reads = e["reads"]["shuffled" if is_pushed else e["order"]]
+    order = "if its samples come once, at random" if is_pushed else e["order"].replace("_", " ")
+    text = "order: the caller's\n" if is_pushed else ""
+    text += (
+        f"reads per epoch ({order}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
         f"{size(reads['chunk_bytes_read'])} decoded"
     )
     unhurried = e["reads"]["unhurried"]

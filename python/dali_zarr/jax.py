@@ -22,16 +22,17 @@ import numpy.typing as npt
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._frameworks.jax_device import OnDevice, Part, check_type, hardware_id, padded
-from ._loading import outputs, pictures, ranks
+from ._loading import outputs, pictures, ranks, samplers
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
 from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.iteration import Iteration, check_count
 from ._loading.labels import Labels
 from ._loading.reading import Plan, Transform
+from ._loading.stream import Stream
 from ._reader import describe
 
-__all__ = ["Batch", "Loader"]
+__all__ = ["Batch", "Loader", "Stream"]
 
 
 class Batch(dict[str, Any]):
@@ -135,8 +136,10 @@ class Loader:
         self,
         path: Paths | None = None,
         *,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         device: str = "auto",
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Iterable[Any]] | None = None,
         sharding: Any = None,
         offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
         drop_last: bool = False,
@@ -155,8 +158,9 @@ class Loader:
 
         Args:
             path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
-            batch_size: Samples in each batch of this process, over all of its devices.
+            batch_size: Samples in each batch of this process, over all of its devices. Default: 1, or ``batch_sampler.batch_size``.
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
+            sampler, batch_sampler: As of :class:`dali_zarr.torch.Loader`: the samples of this process.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own, as a rank of its own. ``uneven="exact"``
                 needs ``drop_last`` or ``pad_last_batch`` then.
@@ -181,6 +185,11 @@ class Loader:
         """
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
+        drawn = samplers.asked(sampler, batch_sampler, batch_size, drop_last, pad_last_batch)
+        if drawn is not None:
+            samplers.check_ranks(shard_id=shard_id, num_shards=num_shards, uneven=uneven)
+        if batch_size is None:
+            batch_size = 1 if drawn is None else drawn.batch_size
         check_count("batch_size", batch_size)
         check_flags(return_index=return_index)
         ending = Ending(drop_last, pad_last_batch, uneven)
@@ -192,7 +201,7 @@ class Loader:
         agreement = Agreement(is_certain=shard_id is None)
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
-        is_given = shard_id is not None
+        is_given = shard_id is not None or drawn is not None
         rank, world = ranks.rank_and_world(None, shard_id, num_shards)
         devices = [None] if sharding is None else _devices(sharding, batch_size * world)
         if sharding is not None and not ending.has_one_shape():
@@ -205,14 +214,17 @@ class Loader:
         self._sharding, self._return_index = sharding, return_index
         found, self._labels = self._asked.looked_up()
         self._loaders: list[OnDevice] = []
+        split = samplers.Split(drawn, len(devices)) if drawn is not None and len(devices) > 1 else None
         for i, one in enumerate(devices):
             plan = Plan(
                 **found, offsets=offsets, batch_size=batch_size // len(devices), device=on,
                 device_id=None if on == "cpu" else hardware_id(one), shard_id=rank * len(devices) + i,
-                num_shards=world * len(devices), num_threads=num_threads, transform=transform,
+                num_shards=world * len(devices), num_threads=num_threads, transform=transform, is_pushed=drawn is not None,
             )
             plan, compares = padded(plan, collate), agreement if i == 0 else None
-            self._loaders.append(OnDevice(plan, one, i, len(devices), ending, compares, not is_given, collate, columns))
+            source = drawn if split is None else split.part(i)
+            how = ending, compares, not is_given, collate, columns, source
+            self._loaders.append(OnDevice(plan, one, i, len(devices), *how))
         self._tell_places()
         if transform is None:
             if collate is None and self._loaders[0].is_ragged():
@@ -254,6 +266,9 @@ class Loader:
         return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
     def _batch(self, found: tuple[tuple[list[Any], Part], ...]) -> Batch:
+        return self._made(self._loaders[0], found)
+
+    def _made(self, first: OnDevice, found: tuple[tuple[list[Any], Part], ...]) -> Batch:
         columns = zip(*(arrays for arrays, _ in found), strict=True)
         joined = [self._joined(list(column)) for column in columns]
         parts = [part for _, part in found]
@@ -261,7 +276,7 @@ class Loader:
         def made(values: dict[str, Any], group: str) -> Batch:
             return Batch(values, _origin=_Origin(self._labels, parts, self._offsets.get(group, 0), self._sources))
 
-        batch = cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
+        batch = cast(Batch, outputs.nested(first.places(), joined, made))
         if self._return_index:
             batch["index"] = batch.index
         return batch
@@ -281,6 +296,14 @@ class Loader:
         each."""
         found = [loader.counters() for loader in self._loaders]
         return found[0] if len(found) == 1 else found
+
+    def stream(self) -> Stream[Batch]:
+        """Returns a stream of the loader's samples, in the order in which a program pushes them, as
+        :meth:`dali_zarr.torch.Loader.stream`. With a sharding there is none."""
+        if self._sharding is not None:
+            raise ValueError("dali_zarr: stream: expected a loader without sharding, since a stream has one device")
+        made = self._loaders[0].as_pushed()
+        return Stream(made.reading, lambda found, count: self._made(made, (made.taken(found, count),)))
 
     def refresh(self) -> None:
         """Takes what the stores hold now, as :meth:`dali_zarr.torch.Loader.refresh`."""

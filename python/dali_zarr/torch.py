@@ -14,180 +14,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Unpack, cast
+from typing import Any, Unpack
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
+from ._batch import Batch, Origin
 from ._collate import Collation
 from ._frameworks import accelerate, dataloader, devices, lightning
-from ._loading import outputs, pictures, ranks
+from ._loading import outputs, ranks, samplers
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
 from ._loading.collate import Collate, check_name, of_values
 from ._loading.epochs import Ending, Uneven, check_flags
-from ._loading.labels import Labels
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
+from ._loading.stream import Stream
 from ._reader import describe
 
-__all__ = ["Batch", "Loader"]
-
-# PyTorch without types, for what has none.
-_UNTYPED: Any = torch
-
-
-class Batch(dict[str, Any]):
-    """Tensors by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are inner
-    batches by its keys.
-
-    Ragged outputs (``ragged``, ``ragged_ends``) are nested tensors with the layout ``torch.jagged``, or what ``collate`` says."""
-
-    index: torch.Tensor | None
-    """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
-
-    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: _Origin | None = None):
-        super().__init__(values)
-        self._origin = _origin
-        self.index = None if _origin is None else _origin.index
-
-    @property
-    def is_repeated(self) -> torch.Tensor:
-        """Which samples repeat others, so that all ranks have equally many (``uneven``) or the batch is full
-        (``pad_last_batch``): bool (sample,), on the device of the batch's tensors. A mean over all ranks that counts each
-        sample once leaves these out."""
-        if self._origin is None:
-            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no is_repeated")
-        index = self._origin.index
-        return torch.arange(len(index), device=_device_of(self) or index.device) >= self._origin.own
-
-    @property
-    def coords(self) -> dict[str, npt.NDArray[Any]]:
-        """Labels of the samples by dimension, as NumPy arrays (times as datetime64 or cftime's objects). They are read
-        when they are first asked for.
-
-        Their shape is (sample,), or (sample, window) along dimensions that have windows: the longest window where
-        outputs differ. Labels of an inner batch are shifted by its offset. Padded elements have NaT or NaN. Other
-        dimensions of which elements are selected (``sel={"level": [500, 850]}``) have the labels of these elements:
-        (element,), or (sample, element) where stores differ."""
-        if self._origin is None:
-            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
-        return self._origin.coords()
-
-    def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """Labels of one entry, as ``coords``, but shifted by the entry's offset and with its own windows. The entry is
-        an inner batch, or a tensor such as ``"t2m+6"`` or a stack's ``"target"``, which has no coords of its own.
-
-        Raises:
-            KeyError: It isn't an output of the reader.
-            AttributeError: The batch doesn't come from a loader.
-        """
-        if isinstance(self.get(name), Batch):
-            return self[name].coords
-        if self._origin is None:
-            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
-        return self._origin.coords(outputs.source_of(self._origin.sources, name, self._origin.offset))
-
-    def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Batch:
-        """The same batch on another device, or its floating-point tensors in another type; ``coords`` stay."""
-        if isinstance(device, torch.dtype):
-            device, dtype = None, device
-
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
-            to = dtype if tensor.is_floating_point() else None
-            return tensor.to(device=device, dtype=to, non_blocking=non_blocking)
-
-        return self._with(moved)
-
-    def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
-        """Matplotlib's figure of samples: a panel for each field, with its coordinates, drawn by xarray; for outputs of three
-        dimensions or more a panel for each element of the first ones, 16 at most.
-
-        Args:
-            sample: The sample's place in the batch, or a list of places.
-            how: Arguments of xarray's plotting, such as ``cmap`` or ``robust=True``.
-
-        Raises:
-            ImportError: xarray or Matplotlib isn't installed.
-            AttributeError: The batch doesn't come from a loader.
-            IndexError: The batch lacks a sample.
-            ValueError: The batch has only scalars.
-        """
-        samples = [sample] if isinstance(sample, int) else list(sample)
-        return pictures.plot(list(self._outputs("")), samples, **how)
-
-    def _outputs(self, group: str) -> Iterator[pictures.Output]:
-        if self._origin is None:
-            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
-        index: npt.NDArray[np.int64] = self._origin.index.cpu().numpy()
-        for name, value in self.items():
-            if isinstance(value, Batch):
-                yield from value._outputs(name)
-            elif isinstance(value, torch.Tensor) and name != "index" and value.layout == torch.strided:
-                host = value.float() if value.dtype == torch.bfloat16 else value
-                values: npt.NDArray[Any] = host.detach().cpu().numpy()
-                place = (group, name) if group else (name,)
-                yield pictures.Output("/".join(place), self._origin.sources.get(place), values, self._origin.labels, index)
-
-    def __missing__(self, name: object) -> NoReturn:
-        raise outputs.missing(self, name)
-
-    def __repr__(self) -> str:
-        return pictures.described(self)
-
-    def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory."""
-        return self._with(torch.Tensor.pin_memory)
-
-    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        values = {
-            name: value._with(change) if isinstance(value, Batch) else change(value) if isinstance(value, torch.Tensor) else value
-            for name, value in self.items()
-        }
-        return Batch(values, _origin=self._origin)
-
-
-def _device_of(batch: Batch) -> torch.device | None:
-    """Returns the device of a batch's first tensor."""
-    for value in batch.values():
-        found = value.device if isinstance(value, torch.Tensor) else _device_of(value) if isinstance(value, Batch) else None
-        if found is not None:
-            return found
-    return None
-
-
-def _children(batch: Batch) -> tuple[list[Any], list[str]]:
-    return list(batch.values()), list(batch)
-
-
-def _of_children(values: Iterable[Any], names: list[str]) -> Batch:
-    return Batch(zip(names, values, strict=True))
-
-
-def _children_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], list[str]]:
-    return [(_UNTYPED.utils._pytree.MappingKey(name), value) for name, value in batch.items()], list(batch)
-
-
-_UNTYPED.utils._pytree.register_pytree_node(
-    Batch, _children, _of_children, serialized_type_name="dali_zarr.torch.Batch", flatten_with_keys_fn=_children_with_keys,
-)
-
-
-class _Origin:
-    """Where the samples of a batch come from. Samples from ``own`` on repeat others."""
-
-    def __init__(
-        self, labels: Labels, index: torch.Tensor, own: int, offset: int, sources: Mapping[outputs.Place, outputs.Source],
-    ):
-        self.labels, self.index, self.own, self.offset, self.sources = labels, index, own, offset, sources
-
-    def coords(self, source: outputs.Source | None = None) -> dict[str, npt.NDArray[Any]]:
-        index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
-        source = source or outputs.Source(None, self.offset)
-        return self.labels.of(index, source.offset, source.array)
+__all__ = ["Batch", "Dataset", "Loader", "Stream"]
 
 
 class Loader(BaseLoader[Batch]):
@@ -199,12 +45,17 @@ class Loader(BaseLoader[Batch]):
     A loader can be pickled and copied. The copy opens the store when it is first needed, and goes on where the loader is.
     """
 
+    # Whether it reads for a Dataset, which pushes samples, and opens the store in the process that needs it.
+    _is_of_dataset = False
+
     def __init__(
         self,
         path: Paths | None = None,
         *,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         device: str | torch.device | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Iterable[Any]] | None = None,
         offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
         drop_last: bool = False,
         pad_last_batch: bool = False,
@@ -223,9 +74,14 @@ class Loader(BaseLoader[Batch]):
 
         Args:
             path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
-            batch_size: Samples in each batch of this rank.
+            batch_size: Samples in each batch of this rank. Default: 1, or ``batch_sampler.batch_size``. With ``batch_sampler`` the
+                most that a batch has.
             device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: ``"cuda"`` where there is one. Without a number it is the
                 device that is current when the first batch is asked for, or ``LOCAL_RANK``'s, if CUDA isn't in use before.
+            sampler: Which samples come, and in which order, as torch's DataLoader takes it: an iterable of numbers of samples,
+                or of their rows in ``batch.index``. The sampler is this rank's own: nothing is divided among ranks. It is drawn by
+                the thread that iterates, ``prefetch_queue_depth`` batches and two more ahead. Each iteration begins it again.
+            batch_sampler: The same, an iterable of batches, which may vary in size.
             offsets: With a list, names of outputs end with the offset (``t2m+6``). With a dictionary, batches are
                 nested: ``{"input": 0, "target": 6}`` gives ``batch["target"]["t2m"]``; its values may be lists.
             drop_last: Leave out a last batch that isn't full on all ranks without repetitions. Otherwise it is shorter.
@@ -261,9 +117,13 @@ class Loader(BaseLoader[Batch]):
         check_flags(return_index=return_index)
         check_name(collate)
         on = devices.chosen(device)
+        drawn = samplers.asked(sampler, batch_sampler, batch_size, drop_last, pad_last_batch)
+        if drawn is not None:
+            samplers.check_ranks(process_group=process_group, shard_id=shard_id, num_shards=num_shards, uneven=uneven)
+        is_pushed = drawn is not None or self._is_of_dataset
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
-        is_given = shard_id is not None or process_group is not None
+        is_given = shard_id is not None or process_group is not None or is_pushed
         follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
         self._asked = Asked(path, arguments, flat, of_values if collate == "csr" else None)
@@ -271,11 +131,13 @@ class Loader(BaseLoader[Batch]):
         found, self._labels = self._asked.looked_up()
         # This process may become one of several ranks. It shouldn't begin on the device of the first one, so it opens
         # the store later.
-        later = follows and not is_given and ranks.told() is None and not devices.is_known()
+        later = self._is_of_dataset or (follows and not is_given and ranks.told() is None and not devices.is_known())
+        if batch_size is None:
+            batch_size = 1 if drawn is None else drawn.batch_size
         plan = Plan(
             **found, offsets=offsets, batch_size=batch_size, device="gpu" if on.type == "cuda" else "cpu",
             device_id=devices.current() if follows and not later else on.index, shard_id=rank, num_shards=world,
-            num_threads=num_threads, transform=transform,
+            num_threads=num_threads, transform=transform, is_pushed=is_pushed,
         )
         self._is_host = plan.device == "cpu"
         self._sources = plan.sources()
@@ -287,7 +149,7 @@ class Loader(BaseLoader[Batch]):
         # says nothing.
         self._thread = threading.get_ident()
         ending = Ending(drop_last, pad_last_batch, uneven)
-        super().__init__(plan, ending, Agreement(process_group, shard_id is None), follows or not is_given, later)
+        super().__init__(plan, ending, Agreement(process_group, shard_id is None), follows or not is_given, later, drawn)
 
     def _placed(self, plan: Plan) -> Plan:
         # Where nothing tells the rank any more, the last known one stays.
@@ -298,6 +160,12 @@ class Loader(BaseLoader[Batch]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._thread = threading.get_ident()
+
+    def stream(self) -> Stream[Batch]:
+        """Returns a stream of the loader's samples, in the order in which a program pushes them. It has a reader of its own,
+        with the loader's arguments. Those of the order don't matter for it."""
+        made = self._as_pushed()
+        return Stream(lambda: made._reading, lambda found, count: made._taken(found, count, count))
 
     def refresh(self) -> None:
         """Takes what the stores hold now: new samples, and new values of old ones. Until then a loader keeps the samples
@@ -364,7 +232,7 @@ class Loader(BaseLoader[Batch]):
                 tensors[i] = tensors[i].view(torch.bfloat16)
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            return Batch(values, _origin=_Origin(self._labels, index, own, self._offsets.get(group, 0), self._sources))
+            return Batch(values, _origin=Origin(self._labels, index, own, self._offsets.get(group, 0), self._sources))
 
         batch = outputs.nested(places, tensors, made)
         if self._return_index:
@@ -396,3 +264,6 @@ class Loader(BaseLoader[Batch]):
 
 
 describe(Loader.__init__, LoaderArguments)
+
+# A data set reads by a loader.
+from ._dataset import Dataset  # noqa: E402

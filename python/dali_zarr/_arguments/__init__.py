@@ -16,7 +16,10 @@ from . import by_name, dtypes, names, options, paths, pick, segments, tables, va
 # The operator's hidden argument: JSON of the values that the types of DALI's arguments can't express.
 OTHERS = "_arguments"
 
-__all__ = ["array_names", "to_operator", "to_places", "to_spec", "resolved"]
+# A hidden argument: "pushed" if the caller pushes the samples of each batch.
+ORDER = "_order"
+
+__all__ = ["ORDER", "array_names", "to_operator", "to_places", "to_spec", "resolved"]
 
 
 def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +32,8 @@ def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     selected = {name: found[name] for name in (REGIONS, ORIGINS, tables.OPENING) if name in found}
     others = by_name.beyond_dali(found) | values.precise(found) | values.wide(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
+    if ORDER in found:
+        others["order"] = found.pop(ORDER)
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
     if others:

@@ -13,7 +13,8 @@ DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
 # Arguments that Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
 OF_LOADERS = frozenset({
-    "batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding", "uneven",
+    "batch_sampler", "batch_size", "collate", "columns", "drop_last", "process_group", "sampler", "transform", "num_threads",
+    "sharding", "uneven",
 })
 _THREADS = "leave it out: the reader has threads of its own (io_threads, decode_threads)"
 # Arguments of torch's DataLoader, and what to write instead.
@@ -22,7 +23,6 @@ _OF_DATALOADER = {
     "prefetch_factor": "write prefetch_queue_depth",
     "pin_memory": "leave it out: batches are delivered to the device",
     "collate_fn": "leave it out: samples of a batch are together already",
-    "sampler": "write random_shuffle, weights or starts; the samples are divided between ranks without it",
     "generator": "write seed",
 }
 

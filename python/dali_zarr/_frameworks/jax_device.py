@@ -13,6 +13,7 @@ from .. import _collate_jax, _dali
 from .._loading import outputs, ranks
 from .._loading.agreement import Agreement
 from .._loading.collate import Collate, CollatePlan, check_needless
+from .._loading.drawn import AnySource
 from .._loading.epochs import Ending
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan, Reading
@@ -45,13 +46,13 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
 
     def __init__(
         self, plan: Plan, device: Any, number: int, devices: int, ending: Ending, agreement: Agreement | None, moves: bool,
-        collate: Collate | None, columns: int | None,
+        collate: Collate | None, columns: int | None, source: AnySource | None = None,
     ):
         self._device, self._columns = device, columns
         self._number_of_device, self._devices = number, devices
         self._collate: Collate | None = collate
         self._choice: CollatePlan | None = None
-        super().__init__(plan, ending, agreement, moves)
+        super().__init__(plan, ending, agreement, moves, source=source)
 
     def _placed(self, plan: Plan) -> Plan:
         # PyTorch or torchrun may tell a rank. JAX's own ranks don't change.
@@ -91,6 +92,18 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
             # DALI delivers the lengths on the CPU.
             device = _UNTYPED.local_devices()[0]
         return array if device is None or array.devices() == {device} else _UNTYPED.device_put(array, device)
+
+    def as_pushed(self) -> OnDevice:
+        """Returns a loader of the same samples whose caller pushes them."""
+        return self._as_pushed()
+
+    def reading(self) -> Reading:
+        """Returns the running pipeline, which is opened if it wasn't."""
+        return self._reading
+
+    def taken(self, found: list[Any], count: int) -> tuple[list[Any], Part]:
+        """Returns the arrays of the first ``count`` samples of DALI's outputs, and the part that they are."""
+        return self._taken(found, count, count)
 
     def places(self) -> list[outputs.Place]:
         """Returns the places of a batch's arrays, in their order."""

@@ -8,27 +8,52 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar
+from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar, cast
 
 from .._arguments import paths, tables
 from .._log import log
 from . import ranks, states
 from .agreement import Agreement
 from .course import Course, Last, Shared, Unopened
+from .drawn import AnySource, DrawnCourse
 from .epochs import Ending
 from .iteration import Iteration, check_count
 from .reading import Plan, Reading
 
 B = TypeVar("B")
 
+# Arguments that don't matter where the caller says which samples come.
+_OF_ORDER = frozenset({
+    "random_shuffle", "shuffle_after_epoch", "initial_fill", "weights", "num_samples", "replacement", "stick_to_shard",
+})
+
+_IS_OVER = "dali_zarr: another iteration over this loader has begun, or it was refreshed; only the last one can go on"
+
 # What belongs to a process, and isn't copied with a loader.
 _OF_PROCESS = frozenset({"_lock", "_group"})
+
+
+def checked_epoch(epoch: Any) -> int:
+    """Returns the number of an epoch as Python's integer.
+
+    Raises:
+        TypeError, ValueError: It is none.
+    """
+    if isinstance(epoch, bool) or not isinstance(epoch, SupportsIndex):
+        raise TypeError(f"dali_zarr: set_epoch: expected an integer, but found {epoch!r}")
+    epoch = operator.index(epoch)
+    if epoch < 0:
+        raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
+    return epoch
 
 
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
-    def __init__(self, plan: Plan, ending: Ending, agreement: Agreement | None = None, moves: bool = False, later: bool = False):
+    def __init__(
+        self, plan: Plan, ending: Ending, agreement: Agreement | None = None, moves: bool = False, later: bool = False,
+        source: AnySource | None = None,
+    ):
         """Opens the store; if ``later``, only checks that it can be opened.
 
         Args:
@@ -37,6 +62,7 @@ class BaseLoader(Generic[B]):
             agreement: Compares the order with that of the other ranks; None: there are no others.
             moves: Whether the rank or the device may change; then :meth:`_placed` returns them.
             later: Whether to open the store only when it is first needed.
+            source: What the samples of each batch are drawn from; None: the order is the reader's own.
 
         Raises:
             ValueError: Nothing of an epoch would be left; and as building a pipeline raises.
@@ -47,21 +73,24 @@ class BaseLoader(Generic[B]):
         if transform is not None and not callable(transform):
             raise TypeError(f"dali_zarr: transform: expected a function of the outputs, but found {transform!r}")
         self._ending, self._moves, self._agreement = ending, moves, agreement
-        self._course = Course(Unopened(plan), ending)
+        self._course = Course(Unopened(plan), ending) if source is None else DrawnCourse(Unopened(plan), ending, source)
         self._pid = os.getpid()
         # Held while the store is opened or the first batch of an iteration is looked for: other threads may ask for the length.
         self._lock = threading.RLock()
         # The process group that told the rank, and whether there ever was one.
         self._group: Any = ranks.group()
         self._had_group = self._group is not None
+        # The number of samples over all ranks, as long as the store isn't open.
+        self.samples_told = 0
         if later:
-            plan.explained()
+            self.samples_told = int(plan.explained()["samples"])
         else:
             self._open()
 
     def _check_reading(self, reading: Reading) -> None:
         """Raises ValueError where batches can't be made of what is read."""
-        self._ending.check(reading.schedule.part().samples, reading.plan.num_shards, reading.plan.batch_size)
+        if not reading.plan.is_pushed:
+            self._ending.check(reading.schedule.part().samples, reading.plan.num_shards, reading.plan.batch_size)
 
     @property
     def _plan(self) -> Plan:
@@ -141,11 +170,11 @@ class BaseLoader(Generic[B]):
         name = f"{type(self).__name__} of {', '.join(plan.arrays)} from {store}"
         if isinstance(self._course.stage, Unopened):
             return f"<{name}: not opened yet, batches of {plan.batch_size}, to the {plan.device.upper()}{ranks}>"
-        samples, batches = self._reading.schedule.part().samples, self._course.length()
-        return (
-            f"<{name}: {samples} samples, {batches} batches of {plan.batch_size}, to the {plan.device.upper()}{ranks}, "
-            f"epoch {self.epoch}>"
-        )
+        try:
+            size = f"{self.samples} samples, {self._course.length()} batches"
+        except TypeError:
+            size = "a sampler without a length, batches"
+        return f"<{name}: {size} of {plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
 
     def counters(self) -> dict[str, Any]:
         """The reader's counters since the store was opened last, as :func:`dali_zarr.counters` returns them."""
@@ -160,7 +189,16 @@ class BaseLoader(Generic[B]):
     @property
     def samples(self) -> int:
         """Samples in the epoch that the loader is in, over all ranks. If it goes on from a state with another number of
-        ranks, only the rest counts."""
+        ranks, only the rest counts. With a sampler: those that it gives this rank.
+
+        Raises:
+            TypeError: The sampler doesn't tell it.
+        """
+        if isinstance(self._course, DrawnCourse):
+            drawn = self._course.samples()
+            if drawn is None:
+                raise TypeError("dali_zarr: samples: the sampler doesn't tell how many samples it gives")
+            return drawn
         self._settle(strict=False)
         return self._reading.schedule.part().samples
 
@@ -179,13 +217,9 @@ class BaseLoader(Generic[B]):
         return self._opened().following()
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration this epoch. Its order depends only on the seed and the epoch's number."""
-        given: Any = epoch
-        if isinstance(given, bool) or not isinstance(given, SupportsIndex):
-            raise TypeError(f"dali_zarr: set_epoch: expected an integer, but found {given!r}")
-        epoch = operator.index(given)
-        if epoch < 0:
-            raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
+        """Makes the next iteration this epoch. Its order depends only on the seed and the epoch's number. A sampler with
+        ``set_epoch`` is told when the iteration begins."""
+        epoch = checked_epoch(epoch)
         self._check_process()
         self._course.set_epoch(epoch)
 
@@ -197,9 +231,10 @@ class BaseLoader(Generic[B]):
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on all ranks. If the epoch began with another number of ranks, the batches that
-        those delivered count too.
+        those delivered count too. With a sampler: as many as it gives.
 
         Raises:
+            TypeError: The sampler doesn't tell it.
             RuntimeError: Batches were handed out, and the process has another rank since.
         """
         self._settle()
@@ -216,6 +251,9 @@ class BaseLoader(Generic[B]):
         return Iteration(self._epoch(), self.counters, self._check_process)
 
     def _epoch(self) -> Iterator[B]:
+        if isinstance(self._course, DrawnCourse):
+            yield from self._drawn()
+            return
         with self._lock:
             self._settle()
             course = self._opened()
@@ -229,9 +267,7 @@ class BaseLoader(Generic[B]):
         shares = self._plan.num_shards, self._plan.batch_size
         for number in batches:
             if turn != course.turn:
-                raise RuntimeError(
-                    "dali_zarr: another iteration over this loader has begun, or it was refreshed; only the last one can go on"
-                )
+                raise RuntimeError(_IS_OVER)
             if self._moves and ranks.group() is not self._group:
                 self._settle()
             valid, own = self._ending.sizes(part, number, *shares)
@@ -240,6 +276,31 @@ class BaseLoader(Generic[B]):
             yield batch
         if turn == course.turn:
             course.finish(part.epoch)
+
+    def _drawn(self) -> Iterator[B]:
+        """An epoch of what a sampler gives."""
+        with self._lock:
+            self._settle()
+            course = cast(DrawnCourse, self._opened())
+            turn = course.begin()
+            course.begun(hands_out=True)
+        while sizes := course.sizes():
+            valid, own = sizes
+            batch = self._reading.next(lambda found, valid=valid, own=own: self._taken(found, valid, own))
+            course.took()
+            yield batch
+            if turn != course.turn:
+                raise RuntimeError(_IS_OVER)
+        course.end()
+
+    def _as_pushed(self) -> Self:
+        """Returns a loader of the same samples whose caller pushes them. It opens the store when it is first needed."""
+        made = copy.copy(self)
+        group, plan = self._found()
+        arguments = {name: value for name, value in plan.arguments.items() if name not in _OF_ORDER}
+        made._course = Course(Unopened(replace(plan, arguments=arguments, is_pushed=True)), self._ending)
+        made._moves, made._group = False, group
+        return made
 
     @property
     def _is_last(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _arguments, _calls, _dali, _errors, _native
 from .._inspect import counters
@@ -40,6 +41,8 @@ class Plan:
     num_shards: int
     num_threads: int
     transform: Transform | None
+    # Whether the caller pushes the samples of each batch. Otherwise the reader divides them among the ranks.
+    is_pushed: bool = False
 
     def places(self) -> list[outputs.Place]:
         """Returns where the reader's outputs stand, in their order."""
@@ -57,7 +60,7 @@ class Plan:
             TypeError, ValueError, IndexError: As building the pipeline does, apart from limits of memory and the transform.
         """
         given = {name: value for name, value in self.arguments.items() if name not in _arguments.names.DALIS}
-        spec = _arguments.to_spec({**given, "offsets": list(self.told_offsets)})
+        spec = _arguments.to_spec({**given, "offsets": list(self.told_offsets)}) | ({"order": "pushed"} if self.is_pushed else {})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
     def lengths(self) -> dict[outputs.Place, tuple[int, str]]:
@@ -72,6 +75,9 @@ class Plan:
 
     def schedule(self, state: str) -> Schedule:
         """Returns the schedule of a reader that begins with this state."""
+        if self.is_pushed:
+            # The place in the caller's order isn't the reader's. Only the number of samples counts.
+            return Schedule.of_state(state, 0, 1, self.batch_size, False)
         stick = any(bool(self.arguments.get(name, False)) for name in ("stick_to_shard", "shuffle_after_epoch"))
         return Schedule.of_state(state, self.shard_id, self.num_shards, self.batch_size, stick)
 
@@ -104,6 +110,8 @@ class Reading:
         self._pipe, self.places = self._built(restored)
         self._scheduled = False
         self._bfloats: list[int] | None = None
+        # The library's number of the reader, and how many batches it prepares at a time; None: not asked for yet.
+        self._told: tuple[int, int] | None = None
         # Batches since ``_begun``. Before the first one, the pipeline's checkpoint still has the state that it was
         # restored from.
         self._delivered = 0
@@ -132,10 +140,11 @@ class Reading:
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """Defines the operators; returns the places and the nodes of their outputs."""
         plan = self.plan
+        of_rank = {"shard_id": plan.shard_id, "num_shards": plan.num_shards, "pad_last_batch": True}
+        order = {_arguments.ORDER: "pushed"} if plan.is_pushed else of_rank
         with common.by_loader():
             found = _dali.module("fn").zarr_reader(
-                **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
-                shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
+                **{**plan.arguments, "offsets": list(plan.told_offsets)}, **order, device=plan.device, name=NAME, return_index=True,
             )
         places = plan.places()
         if plan.transform is None:
@@ -158,7 +167,7 @@ class Reading:
         """Ends the pipeline. Tensors that share its memory stay valid."""
         if self._pipe is not None:
             self._left, self._last_counters = self.checkpoint(), self.counters()
-            self._pipe = None
+            self._pipe = self._told = None
 
     def resume(self) -> None:
         """Opens the pipeline again if it was closed. It goes on after the batch handed out last.
@@ -197,6 +206,37 @@ class Reading:
     def counters(self) -> dict[str, Any]:
         """Returns the reader's counters."""
         return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
+
+    def _pushes_to(self) -> tuple[int, int]:
+        self.resume()
+        if self._told is None:
+            told = self.counters()
+            self._told = told["reader"], told["batches_ahead"]
+        return self._told
+
+    @property
+    def batches_ahead(self) -> int:
+        """How many batches the reader prepares at a time."""
+        return self._pushes_to()[1]
+
+    def push(self, numbers: npt.NDArray[np.int64], epoch: int, place: int | None) -> bool:
+        """Pushes the samples of a batch, with the place of the first one in its epoch, on which random crops depend; None: they
+        don't. Returns False if as much waits as may wait.
+
+        Raises:
+            IndexError: There is no such sample.
+            ValueError: There are none, or more than in a batch.
+        """
+        return _native.push(self._pushes_to()[0], numbers, epoch, place)
+
+    def numbers(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the numbers of samples, which are given by numbers (sample,), or by rows of the index (sample, column).
+
+        Raises:
+            IndexError: There is no such sample.
+            ValueError: The index has another number of columns, or starts are drawn at random.
+        """
+        return samples if samples.ndim == 1 else _native.find(self._pushes_to()[0], samples)
 
     def next(self, take: Callable[[list[Any]], B]) -> B:
         """Waits for the next batch, from a pipeline that is opened if it was closed; returns what ``take`` makes of its outputs.

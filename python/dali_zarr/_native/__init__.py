@@ -19,6 +19,7 @@ from .calls import (
 )
 from .labels import Labels
 from .library import bind
+from .pushes import find, push
 from .reader import Reader
 from .waits import (
     WAITS,
@@ -33,7 +34,8 @@ from .waits import (
 )
 
 __all__ = [
-    "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "has_run", "interrupt", "interruptible",
-    "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels", "raise_raised", "release_opening",
-    "release_table", "set_log_level", "set_nvcomp_dirs", "take_described", "take_log", "wait_log", "wait_run", "watch_signals",
+    "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "find", "has_run", "interrupt",
+    "interruptible", "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels", "push",
+    "raise_raised", "release_opening", "release_table", "set_log_level", "set_nvcomp_dirs", "take_described", "take_log",
+    "wait_log", "wait_run", "watch_signals",
 ]

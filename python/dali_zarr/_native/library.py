@@ -71,6 +71,9 @@ def bind(path: Path) -> None:
     ]
     library.dali_zarr_values_release.argtypes = [POINTER]
     library.dali_zarr_values_release.restype = None
+    integers = ctypes.c_uint64, POINTER, size
+    library.dali_zarr_push.argtypes = [*integers, ctypes.c_uint64, ctypes.c_uint64]
+    library.dali_zarr_find.argtypes = [*integers, size, POINTER]
     library.dali_zarr_take_described.argtypes = []
     library.dali_zarr_take_described.restype = ctypes.c_uint64
     library.dali_zarr_defer_opening.argtypes = [ctypes.c_int32]

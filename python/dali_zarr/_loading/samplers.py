@@ -1,0 +1,355 @@
+"""The caller's order: draws batches of samples from a sampler, as torch's DataLoader does."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .epochs import check_last_batch
+from .iteration import check_count
+
+Numbers = npt.NDArray[np.int64]
+
+
+def to_numbers(samples: Any, what: str) -> Numbers:
+    """Returns samples as an array of int64: their numbers (sample,), or their rows in the index (sample, column).
+
+    Raises:
+        TypeError: They aren't whole numbers.
+        ValueError: Rows differ in length.
+        IndexError: A number doesn't fit in 64 bits.
+    """
+    if hasattr(samples, "__array__"):
+        found = np.asarray(samples)
+    else:
+        listed = list(samples)
+        if not set(map(type, listed)) <= {int}:
+            # NumPy and PyTorch have numbers of their own, which are read one by one.
+            listed = [_number(one, what) for one in listed]
+        try:
+            found = np.asarray(listed) if listed else np.empty(0, np.int64)
+        except ValueError as error:
+            raise ValueError(f"dali_zarr: {what}: expected a number, or a row of equally many, for each sample") from error
+    if found.dtype == object and all(isinstance(one, int) for one in found.flat):
+        raise IndexError(f"dali_zarr: {what}: expected numbers of samples, but found one that 64 bits don't hold")
+    if found.dtype.kind not in "iu" or found.ndim not in (1, 2):
+        shown = repr(samples)
+        raise TypeError(
+            f"dali_zarr: {what}: expected whole numbers of samples, or a row of return_index for each, but found "
+            f"{shown if len(shown) < 100 else shown[:97] + '...'}"
+        )
+    if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
+        raise IndexError(f"dali_zarr: {what}: expected numbers of samples, but found {found.max()}")
+    return np.ascontiguousarray(found, np.int64)
+
+
+def _number(one: Any, what: str) -> Any:
+    if isinstance(one, str | bytes | bool | np.bool_) or one is None:
+        raise TypeError(f"dali_zarr: {what}: expected whole numbers of samples, but found {one!r}")
+    try:
+        return operator.index(one)
+    except TypeError:
+        return np.asarray(one)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch that was drawn."""
+
+    # Its samples, in the form that :func:`to_numbers` returns; those from ``own`` on repeat others.
+    samples: Numbers
+    own: int
+    # How many samples were drawn for it, over all devices, and how many of them before this device's.
+    drawn: int
+    first: int
+    # The sampler's state after it; None where the sampler has none.
+    state: Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the order: how much of an epoch was handed out."""
+
+    epoch: int = 0
+    batches: int = 0
+    samples: int = 0
+    # Whether the epoch has no more batches. None: it has not begun.
+    is_ended: bool | None = None
+    # Whether the epoch was set, and the sampler was told.
+    is_set: bool = False
+    # The sampler's state, or None.
+    state: Any = None
+    # How many ranks share the sampler's samples, where it tells.
+    replicas: int | None = None
+
+    def after(self, drawn: Drawn, is_ended: bool) -> Place:
+        """Returns the place after the next batch."""
+        batches, samples = self.batches + 1, self.samples + drawn.drawn
+        return replace(self, batches=batches, samples=samples, is_ended=is_ended, state=drawn.state)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the place as part of a loader's state."""
+        return dict(vars(self))
+
+    @classmethod
+    def of_dict(cls, found: Any) -> Place:
+        """Reads a place from a loader's state.
+
+        Raises:
+            ValueError: It is none.
+        """
+        try:
+            return cls(**cast("Mapping[str, Any]", found))
+        except TypeError as error:
+            raise ValueError("dali_zarr: load_state_dict: expected the state of a loader with a sampler") from error
+
+
+class Draws:
+    """One iteration over a sampler."""
+
+    def __init__(self, source: Source, batches: Iterator[Any], stateful: Any):
+        self._source, self._batches, self._stateful = source, batches, stateful
+
+    def next(self) -> Drawn | None:
+        """Draws a batch; None where there is none any more.
+
+        Raises:
+            Exception: What the sampler raises.
+            TypeError, ValueError, IndexError: What it gives are no samples, or there are too many.
+        """
+        source = self._source
+        if source.draws_batches:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+        else:
+            batch = list(itertools.islice(self._batches, source.batch_size))
+            if not batch or (source.drop_last and len(batch) < source.batch_size):
+                return None
+        samples = to_numbers(batch, source.name)
+        own = len(samples)
+        if not 1 <= own <= source.batch_size:
+            raise ValueError(
+                f"dali_zarr: {source.name}: expected batches of 1 to {source.batch_size} samples, but found one of {own}; "
+                "batch_size is the size of the largest"
+            )
+        state = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
+        if source.pads and own < source.batch_size:
+            samples = np.concatenate([samples, np.repeat(samples[-1:], source.batch_size - own, axis=0)])
+        return Drawn(samples, own, own, 0, state)
+
+
+class Source:
+    """A sampler, or a batch sampler, as torch's DataLoader takes them.
+
+    Args:
+        sampler: An iterable of samples; None: there is a batch sampler.
+        batch_sampler: An iterable of batches, each an iterable of samples.
+        batch_size: Samples in a batch; the most there are, with a batch sampler.
+        drop_last: Whether a last batch with fewer samples is left out.
+        pads: Whether batches with fewer samples are filled up.
+
+    Raises:
+        TypeError: It isn't iterable.
+    """
+
+    def __init__(self, sampler: Any, batch_sampler: Any, batch_size: int, drop_last: bool = False, pads: bool = False):
+        self.draws_batches = sampler is None
+        self.name = "batch_sampler" if self.draws_batches else "sampler"
+        self._sampler: Any = batch_sampler if self.draws_batches else sampler
+        self.batch_size, self.drop_last, self.pads = batch_size, drop_last, pads
+        if not isinstance(self._sampler, Iterable) and not hasattr(self._sampler, "__getitem__"):
+            raise TypeError(
+                f"dali_zarr: {self.name}: expected an iterable of {'batches' if self.draws_batches else 'numbers of samples'}, but "
+                f"found {self._sampler!r}"
+            )
+
+    def length(self) -> int:
+        """Returns the number of batches in an epoch.
+
+        Raises:
+            TypeError: The sampler doesn't tell its length.
+        """
+        try:
+            samples = len(self._sampler)
+        except TypeError:
+            raise TypeError(f"dali_zarr: len: the {self.name} doesn't tell how many {self._kind()} it gives") from None
+        if self.draws_batches:
+            return samples
+        return samples // self.batch_size if self.drop_last else math.ceil(samples / self.batch_size)
+
+    def samples(self) -> int | None:
+        """Returns the number of samples in an epoch; None where that isn't known."""
+        return len(self._sampler) if not self.draws_batches and hasattr(self._sampler, "__len__") else None
+
+    def _kind(self) -> str:
+        return "batches" if self.draws_batches else "samples"
+
+    def _replicas(self) -> int | None:
+        """Returns how many ranks share the samples, as torch's DistributedSampler tells it."""
+        found = getattr(self._inner(), "num_replicas", None)
+        return found if isinstance(found, int) else None
+
+    def _inner(self) -> Any:
+        """Returns the sampler of a batch sampler, where it has one; else the sampler itself."""
+        return getattr(self._sampler, "sampler", self._sampler) if self.draws_batches else self._sampler
+
+    def _set_epoch(self, epoch: int) -> None:
+        """Tells the sampler the epoch, if it wants to know."""
+        for one in (self._sampler, self._inner()):
+            if callable(getattr(one, "set_epoch", None)):
+                one.set_epoch(epoch)
+                return
+
+    def begin(self, place: Place) -> tuple[Place, Draws]:
+        """Begins an iteration at a place. Returns the place as it now is, and what draws the batches from there on. A sampler
+        with a state goes on from that of the place. Others are drawn again up to the place.
+
+        Raises:
+            ValueError: The place can't be found with another number of ranks.
+            Exception: What the sampler raises.
+        """
+        if place.is_set:
+            self._set_epoch(place.epoch)
+        replicas = self._replicas()
+        skipped = place.batches if self.draws_batches else place.samples
+        if place.replicas is not None and replicas is not None and replicas != place.replicas:
+            everyones = skipped * place.replicas
+            if everyones % replicas or place.state is not None or self.draws_batches:
+                raise ValueError(
+                    f"dali_zarr: load_state_dict: the state was taken with {place.replicas} ranks after {skipped} {self._kind()} "
+                    f"of each, where {replicas} ranks can't go on; go on with as many ranks, or from the state of a whole epoch"
+                )
+            skipped = everyones // replicas
+        batches: Any = iter(self._sampler)
+        # If the iterator has a state, that counts; else the sampler's.
+        if place.state is None:
+            collections.deque[Any](itertools.islice(cast("Iterator[Any]", batches), skipped), maxlen=0)
+        elif _is_stateful(batches):
+            batches.load_state_dict(copy.deepcopy(place.state))
+        elif _is_stateful(self._sampler):
+            self._sampler.load_state_dict(copy.deepcopy(place.state))
+            batches = iter(self._sampler)
+        else:
+            raise ValueError(f"dali_zarr: load_state_dict: expected a {self.name} with load_state_dict, as the one of the state")
+        stateful = next((one for one in (batches, self._sampler) if _is_stateful(one)), None)
+        return replace(place, is_ended=False, replicas=replicas), Draws(self, batches, stateful)
+
+
+def asked(sampler: Any, batch_sampler: Any, batch_size: Any, drop_last: Any, pad_last_batch: Any) -> Source | None:
+    """Returns the source that a loader is asked for; None where the order is the reader's own. The size of batches is given,
+    or that of the batch sampler, or 1.
+
+    Raises:
+        ValueError: Arguments contradict each other, or the batch sampler doesn't tell the size of its largest batch.
+        TypeError: A sampler isn't iterable.
+    """
+    if sampler is None and batch_sampler is None:
+        return None
+    if sampler is not None and batch_sampler is not None:
+        raise ValueError("dali_zarr: expected sampler or batch_sampler, but found both")
+    check_last_batch(drop_last, pad_last_batch)
+    if batch_sampler is None:
+        size = 1 if batch_size is None else batch_size
+        check_count("batch_size", size)
+        return Source(sampler, None, operator.index(size), bool(drop_last), bool(pad_last_batch))
+    size = getattr(batch_sampler, "batch_size", None) if batch_size is None else batch_size
+    if size is None:
+        raise ValueError(
+            "dali_zarr: batch_size: expected the size of the largest batch, since the batch_sampler has no batch_size that tells it"
+        )
+    check_count("batch_size", size)
+    if drop_last:
+        raise ValueError("dali_zarr: drop_last: expected none with batch_sampler, which says what its last batch is")
+    return Source(None, batch_sampler, operator.index(size), pads=bool(pad_last_batch))
+
+
+def check_ranks(**arguments: Any) -> None:
+    """Raises ValueError if arguments divide samples among ranks that a sampler gives to this rank alone."""
+    for name, value in arguments.items():
+        if value is not None and (name, value) != ("uneven", "repeat"):
+            raise ValueError(
+                f"dali_zarr: {name}: expected none with a sampler, which gives the samples of this rank alone; leave it out"
+            )
+
+
+def _is_stateful(one: Any) -> bool:
+    """Returns whether it has a state, in the protocol of torchdata's StatefulDataLoader."""
+    return callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))
+
+
+class Split:
+    """Divides the batches of a sampler among devices, whose loaders run in step."""
+
+    def __init__(self, source: Source, devices: int):
+        self.source, self._devices = source, devices
+        self._waiting: list[collections.deque[Drawn | None]] = []
+        self._draws: tuple[Place, Draws] | None = None
+        # The devices that have joined the current iteration.
+        self._joined: set[int] = set()
+
+    def part(self, device: int) -> PartOfSource:
+        """Returns the source of one device's batches."""
+        return PartOfSource(self, device)
+
+    def begin(self, device: int, place: Place) -> tuple[Place, _PartOfDraws]:
+        """Lets a device join the iteration of the others, or begin one."""
+        if self._draws is None or device in self._joined:
+            self._draws, self._joined = self.source.begin(place), set()
+            self._waiting = [collections.deque() for _ in range(self._devices)]
+        self._joined.add(device)
+        return self._draws[0], _PartOfDraws(self, device)
+
+    def next(self, device: int) -> Drawn | None:
+        """Returns a device's part of its next batch."""
+        if not self._waiting[device]:
+            if self._draws is None:
+                return None
+            drawn = self._draws[1].next()
+            for i, waiting in enumerate(self._waiting):
+                waiting.append(None if drawn is None else self._part(drawn, i))
+        return self._waiting[device].popleft()
+
+    def _part(self, drawn: Drawn, device: int) -> Drawn:
+        size = self.source.batch_size // self._devices
+        samples = drawn.samples[device * size : (device + 1) * size]
+        return Drawn(samples, min(max(drawn.own - device * size, 0), size), drawn.drawn, device * size, drawn.state)
+
+
+class PartOfSource:
+    """One device's part of a source."""
+
+    def __init__(self, split: Split, device: int):
+        self._split, self._device = split, device
+
+    def length(self) -> int:
+        """As :meth:`Source.length`."""
+        return self._split.source.length()
+
+    def samples(self) -> int | None:
+        """As :meth:`Source.samples`."""
+        return self._split.source.samples()
+
+    def begin(self, place: Place) -> tuple[Place, _PartOfDraws]:
+        """As :meth:`Source.begin`."""
+        return self._split.begin(self._device, place)
+
+
+class _PartOfDraws:
+    """One device's part of an iteration."""
+
+    def __init__(self, split: Split, device: int):
+        self._split, self._device = split, device
+
+    def next(self) -> Drawn | None:
+        """As :meth:`Draws.next`."""
+        return self._split.next(self._device)
