@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bench-train study bindings demo docs wheel sdist wheel-test lint lint-rust lint-cpp \
-    lint-python lint-workflows advisories format clean
+.PHONY: help setup build tested test coverage coverage-python coverage-rust foreign bench bench-train study bindings demo docs wheel \
+    sdist wheel-test lint lint-rust lint-cpp lint-python lint-workflows advisories format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -68,17 +68,51 @@ TESTED := $(HERE)/build/tested
 
 # Compiling the kernels for all architectures takes minutes. Without a GPU one shows that they compile.
 ifeq ($(shell command -v nvidia-smi),)
-test lint: export CUDAARCHS ?= 75
+test lint coverage: export CUDAARCHS ?= 75
 endif
 
-test: setup  ## Run every test; those that need a GPU are skipped without one
+tested: setup
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
+
+test: tested  ## Run every test; those that need a GPU are skipped without one
 	cargo test --profile checked --locked --workspace --lib --tests --no-run
 	@nice -n 5 cargo test --profile checked --locked --workspace --lib --tests > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
 	    PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 	    $(PYTEST_ARGS) tests || status=$$?; \
 	    wait $$rust || { status=$$?; cat build/rust-tests.log; }; grep '^test result' build/rust-tests.log; exit $$status
+
+# Python's by coverage.py, in all processes of the tests; Rust's by cargo-llvm-cov, which builds everything anew, for the tests in Rust.
+# The kernels' code for the host isn't measured. Tools of LLVM must fit the compiler's LLVM: rustup's are taken where they are installed.
+COVERAGE := build/coverage
+
+$(COVERAGE)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(COVERAGE)/.venv
+	$(COVERAGE)/.venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(COVERAGE)/.venv/bin/python -m pip install --quiet --group coverage
+	$(COVERAGE)/.venv/bin/python -c pass
+	@touch $@
+
+coverage: coverage-python coverage-rust  ## Measure which lines the tests run; tables are printed, pages are in build/coverage
+
+coverage-python: tested $(COVERAGE)/.installed
+	rm -f $(COVERAGE)/python*
+	export DALI_ZARR_COVERAGE=$(HERE)/$(COVERAGE)/python COVERAGE_PROCESS_START=$(HERE)/pyproject.toml \
+	    PYTHONPATH=$(TESTED):$(HERE)/tests/coverage:$$(echo $(HERE)/$(COVERAGE)/.venv/lib/python3*/site-packages); \
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS) tests; status=$$?; unset COVERAGE_PROCESS_START; \
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage html --quiet --directory $(COVERAGE)/pages-python && \
+	    $(BIN)/python -m coverage report --skip-covered; exit $$status
+
+LLVM_TOOLS = $$(found=$$(rustc --print target-libdir)/../bin; test -x $$found/llvm-profdata && echo $$found || echo $(HERE)/$(COVERAGE)/.venv/bin)
+
+coverage-rust: setup $(COVERAGE)/.installed
+	export LLVM_COV=$(LLVM_TOOLS)/llvm-cov LLVM_PROFDATA=$(LLVM_TOOLS)/llvm-profdata; cov="$(COVERAGE)/.venv/bin/cargo-llvm-cov llvm-cov"; \
+	$$cov --profile checked --locked --workspace --lib --tests --no-report && \
+	$$cov report --profile checked --html --output-dir $(COVERAGE)/pages-rust --ignore-filename-regex $(RUST_TESTS) && \
+	$$cov report --profile checked --summary-only --ignore-filename-regex $(RUST_TESTS)
+
+# What isn't counted: the tests themselves.
+RUST_TESTS := '(^|/)tests?(_[a-z_]*)?(\.rs|/)'
 
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign

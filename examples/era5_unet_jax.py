@@ -52,7 +52,7 @@ def adamw(weights: Any, moments: Any, now: Any, later: Any, rate: Any, step: Any
 
 def train(weights: Any, feed: demo.Feed, epochs: int) -> tuple[Any, list[float]]:
     """Trains with AdamW and one cycle of the learning rate; returns the RMSE of each step too."""
-    moments = (untyped.tree.map(jnp.zeros_like, weights),) * 2
+    moments = (untyped.tree.map(np.zeros_like, weights),) * 2
     course = demo.Course(epochs, len(feed))
     for epoch in range(epochs):
         for now, later in feed:
@@ -81,7 +81,7 @@ def main() -> None:
     # Each shape of a batch is compiled anew, so a last batch that isn't full is left out of the training.
     feed = demo.Feed(Loader(**demo.reader(args, statistics, 0, split, shuffle=True), device=args.device, drop_last=True))
     held_back = demo.Feed(Loader(**demo.reader(args, statistics, split, args.hours, shuffle=False), device=args.device))
-    weights = unet_jax.initial(untyped.random.key(args.seed), len(VARIABLES))
+    weights = unet_jax.initial(args.seed, len(VARIABLES))
     demo.announce(args, sum(array.size for array in untyped.tree.leaves(weights)))
     weights, losses = train(weights, feed, args.epochs)
     demo.conclude(args, statistics, feed, losses, test(weights, held_back))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 untyped: Any = jax
 jnp, lax = untyped.numpy, untyped.lax
@@ -14,22 +15,23 @@ LAYOUT = ("NHWC", "HWIO", "NHWC")
 GROUPS = 4
 
 
-def initial(key: Any, channels: int, width: int = 16) -> dict[str, Any]:
+def initial(seed: int, channels: int, width: int = 16) -> dict[str, Any]:
     """Weights as PyTorch draws them; the last layer's are zero, so that the first forecast is that nothing changes."""
     w = width
     shapes = {
         "down0": (channels, w, w), "down1": (w, 2 * w, 2 * w), "bottom": (2 * w, 4 * w, 2 * w), "up1": (4 * w, 2 * w, w),
         "up0": (2 * w, w, w),
     }
-    weights: dict[str, Any] = {"head": {"kernel": jnp.zeros((1, 1, w, channels)), "bias": jnp.zeros(channels)}}
+    rng = np.random.default_rng(seed)
+    weights: dict[str, Any] = {"head": {"kernel": np.zeros((w, channels)), "bias": np.zeros(channels)}}
     for name, sizes in shapes.items():
         for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            key, own = untyped.random.split(key)
-            kernel, bias = untyped.random.uniform(own, (2, 3, 3, inputs, outputs), minval=-1, maxval=1) / (9 * inputs) ** 0.5
+            limit = (9 * inputs) ** -0.5
             weights[f"{name}.{i}"] = {
-                "kernel": kernel, "bias": bias[0, 0, 0], "scale": jnp.ones(outputs), "shift": jnp.zeros(outputs),
+                "kernel": rng.uniform(-limit, limit, (3, 3, inputs, outputs)), "bias": rng.uniform(-limit, limit, outputs),
+                "scale": np.ones(outputs), "shift": np.zeros(outputs),
             }
-    return weights
+    return untyped.tree.map(lambda array: array.astype("float32"), weights)
 
 
 def conv(layer: Any, x: Any) -> Any:
@@ -40,7 +42,7 @@ def conv(layer: Any, x: Any) -> Any:
     groups = x.reshape(*x.shape[:3], GROUPS, -1)
     mean, variance = groups.mean((1, 2, 4), keepdims=True), groups.var((1, 2, 4), keepdims=True)
     x = ((groups - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape)
-    return untyped.nn.gelu(x * layer["scale"] + layer["shift"])
+    return untyped.nn.gelu(x * layer["scale"] + layer["shift"], approximate=False)
 
 
 def pair(weights: Any, name: str, x: Any) -> Any:
@@ -65,4 +67,4 @@ def forecast(weights: Any, fields: Any) -> Any:
     coarse = pair(weights, "bottom", halved(middle))
     middle = pair(weights, "up1", jnp.concatenate([middle, doubled(coarse)], -1))
     fine = pair(weights, "up0", jnp.concatenate([fine, doubled(middle)], -1))
-    return fields + jnp.moveaxis(fine @ weights["head"]["kernel"][0, 0] + weights["head"]["bias"], -1, 1)
+    return fields + jnp.moveaxis(fine @ weights["head"]["kernel"] + weights["head"]["bias"], -1, 1)

@@ -42,9 +42,55 @@ def test_all_are_run():
     """By one of the tests: by this one, or those that are named above."""
     tests = [Path(__file__), *(Path(__file__).parent / "users").glob("test_*.py")]
     here = "".join(file.read_text() for file in tests)
-    demo = {"era5_unet", "picture", "synthetic_weather", "unet"}  # make demo, which .ci/run leaves out for its time
+    parts = {"era5_demo", "picture", "synthetic_weather", "unet", "unet_jax"}  # of era5_unet and era5_unet_jax
     for file in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.ipynb")]:
-        assert file.stem in demo or f'"{file.stem}' in here or file.stem in ("small_stores", "microscopy"), file
+        assert file.stem in parts or f'"{file.stem}' in here or file.stem in ("small_stores", "microscopy"), file
+
+
+@pytest.mark.parametrize("name", ["era5_unet", "era5_unet_jax"])
+@pytest.mark.timeout_s(600)
+@pytest.mark.filterwarnings("ignore")
+def test_the_demo(name, tmp_path, monkeypatch, capsys):
+    """Of a size that takes seconds: `make demo` takes minutes."""
+    pytest.importorskip("jax")
+    # Later tests need the number that there was.
+    monkeypatch.setattr(pytest.importorskip("torch"), "set_num_threads", lambda count: None)
+    size = ["--device", "cpu", "--hours", 60, "--grid", 16, 32, "--epochs", 2, "--output", tmp_path]
+    wrote, begins, *epochs, speed, test, picture = run(name, monkeypatch, capsys, *size)
+    assert wrote.startswith(f"wrote {tmp_path}/era5.zarr: 6 variables, 60 hours, 16 x 32, ")
+    assert begins == "training a U-Net of 85 thousand weights on the CPU: 51 hours to train on, 9 to test on"
+    first, last = (float(epoch.split("RMSE ")[1].split()[0]) for epoch in epochs)
+    assert last < first
+    assert "samples/s; training waited for data " in speed and test.startswith("test RMSE 0.")
+    assert picture == f"picture: {tmp_path}/era5_unet.png"
+    assert (tmp_path / "era5_unet.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout_s(600)
+def test_both_networks_of_the_demo_are_the_same():
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    import unet
+    import unet_jax
+
+    torch.manual_seed(0)
+    model = unet.UNet(6)
+    weights = unet_jax.initial(0, 6)
+    torch.nn.init.normal_(model.head.weight)
+    found = {"head": {"kernel": model.head.weight[:, :, 0, 0].T, "bias": model.head.bias}}
+    for name in ("down0", "down1", "bottom", "up1", "up0"):
+        for i, layer in enumerate(getattr(model, name)):
+            kernel, norm = layer.conv.weight.permute(2, 3, 1, 0), layer.norm
+            found[f"{name}.{i}"] = {"kernel": kernel, "bias": layer.conv.bias, "scale": norm.weight, "shift": norm.bias}
+    assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, weights)
+    fields = np.random.default_rng(0).standard_normal((2, 6, 16, 32), "float32")
+    expected = model(torch.from_numpy(fields)).detach().numpy()
+    arrays = jax.tree.map(lambda tensor: tensor.detach().numpy(), found)
+    np.testing.assert_allclose(jax.jit(unet_jax.forecast)(arrays, fields), expected, atol=1e-4)
+
+
+def test_the_demo_has_the_versions_of_the_tests():
+    lines = {line for line in (EXAMPLES / "requirements-demo.txt").read_text().splitlines() if not line.startswith("#")}
+    assert lines <= set((EXAMPLES.parent / "tests/requirements.txt").read_text().splitlines())
 
 
 def test_feed_pytorch(stores, monkeypatch, capsys):
