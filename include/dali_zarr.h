@@ -192,8 +192,8 @@ int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
  * too. Returns DALI_ZARR_FULL, and changes nothing, if 1024 batches or 131072 samples wait already that the reader has
  * not begun with: take a batch, or wait, and push again. Returns DALI_ZARR_INDEX_ERROR if there is no sample with a number,
  * and DALI_ZARR_VALUE_ERROR if `count` is wrong or the reader's order is its own; then nothing is pushed. */
-int32_t dali_zarr_reader_push(
-    const dali_zarr_reader *reader, const int64_t *samples, size_t count, uint64_t epoch, uint64_t place);
+int32_t dali_zarr_reader_push(const dali_zarr_reader *reader, const int64_t *samples, size_t count, uint64_t epoch,
+                              uint64_t place);
 
 /* Finds samples of a reader in the caller's order by their rows in the output of "return_index" (whether or not the reader
  * has this output): the number of the store and of the segment where the index has them, and the start along each of "dims".
@@ -201,8 +201,8 @@ int32_t dali_zarr_reader_push(
  *
  * Returns DALI_ZARR_INDEX_ERROR if there is no sample with a row, and DALI_ZARR_VALUE_ERROR if the index has another number
  * of columns, or if starts are drawn at random. */
-int32_t dali_zarr_reader_find(
-    const dali_zarr_reader *reader, const int64_t *rows, size_t count, size_t columns, int64_t *samples);
+int32_t dali_zarr_reader_find(const dali_zarr_reader *reader, const int64_t *rows, size_t count, size_t columns,
+                              int64_t *samples);
 
 /* As dali_zarr_reader_push and dali_zarr_reader_find, for the reader with a number ("reader" in the counters), which may
  * belong to a DALI operator. Its batches must be pushed before DALI runs the operator, which waits for them. */

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from support.loaders import STEPS, fields, make, write
+from support.pipelines import run_script
 from support.stores import Layout, write_array
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
@@ -198,3 +199,55 @@ def test_a_store_that_is_gone(path, tmp_path):
     with pytest.raises(ValueError, match="store"):
         stream.push([1])
     stream.close()
+
+
+@pytest.mark.parametrize("how", ["left open", "a thread waits", "a thread pushes", "interrupted"])
+def test_processes_end(path, how):
+    """With a stream that nobody closed, whose operator waits for a push."""
+    script = f"""
+import os, signal, sys, threading, time
+from dali_zarr.torch import Loader
+stream = Loader({str(path)!r}, arrays=["n"], device="cpu", batch_size=2, host_memory_limit="64MiB").stream()
+for numbers in ([3], [4], [5, 6]):
+    stream.push(numbers)
+print(stream.get()["n"].tolist(), flush=True)
+how = {how!r}
+if how == "a thread waits":
+    threading.Thread(target=lambda: [stream.get() for _ in range(9)], daemon=True).start()
+    time.sleep(0.2)
+if how == "a thread pushes":
+    threading.Thread(target=lambda: [stream.push([1], timeout=None) for _ in range(10**6)], daemon=True).start()
+    time.sleep(0.2)
+if how == "interrupted":
+    stream.get(), stream.get()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        stream.get()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    stream.push([7])
+    print(stream.get()["n"].tolist(), flush=True)
+"""
+    found = run_script(script, timeout=60).split("\n")
+    assert found[0] == "[3]"
+    assert how != "interrupted" or found[1:3] == ["interrupted", "[7]"]
+
+
+def test_a_forked_process_is_refused(path):
+    script = f"""
+import os, warnings
+warnings.simplefilter("ignore")
+from dali_zarr.torch import Loader
+stream = Loader({str(path)!r}, arrays=["n"], device="cpu", host_memory_limit="64MiB").stream()
+stream.push([3])
+child = os.fork()
+if not child:
+    try:
+        stream.push([4])
+    except (RuntimeError, ValueError) as error:
+        os._exit(7 if "process" in str(error) else 1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print(stream.get()["n"].tolist())
+"""
+    assert "[3]" in run_script(script, timeout=60)

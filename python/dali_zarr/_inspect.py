@@ -75,8 +75,8 @@ def explain(
           later epochs; with `weights` ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both
           orders, if the program waits for batches: then a chunk that is read serves all batches in preparation.
           ``unhurried`` are the reads in the order that was asked for, if batches are ready before they are taken, so that
-          each is prepared alone; there are more if memory is short. ``estimated``: whether the epoch is judged by its first ``samples_looked_at``. A
-          chunk that the store lacks counts as read;
+          each is prepared alone; there are more if memory is short. ``estimated``: whether the epoch is judged by its first
+          ``samples_looked_at``. A chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow.
           ``device_memory_used``: bytes of the limit that are reserved. ``wave_bytes``: bytes that each of ``lanes``
           decodes at a time. ``refused``: the error of a reader with these limits, or None. ``machine_memory``: bytes of

@@ -80,7 +80,7 @@ class Loader(BaseLoader[Batch]):
                 device that is current when the first batch is asked for, or ``LOCAL_RANK``'s, if CUDA isn't in use before.
             sampler: Which samples come, and in which order, as torch's DataLoader takes it: an iterable of numbers of samples,
                 or of their rows in ``batch.index``. The sampler is this rank's own: nothing is divided among ranks. It is drawn by
-                the thread that iterates, ``prefetch_queue_depth`` batches and two more ahead. Each iteration begins it again.
+                the thread that iterates, ``prefetch_queue_depth`` batches and four more ahead. Each iteration begins it again.
             batch_sampler: The same, an iterable of batches, which may vary in size.
             offsets: With a list, names of outputs end with the offset (``t2m+6``). With a dictionary, batches are
                 nested: ``{"input": 0, "target": 6}`` gives ``batch["target"]["t2m"]``; its values may be lists.

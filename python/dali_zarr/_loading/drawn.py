@@ -17,8 +17,9 @@ from .epochs import Ending
 from .reading import Plan, Reading
 from .samplers import Drawn, Place
 
-# Batches that are drawn beyond those that the reader prepares at a time. The reader plans them meanwhile.
-MORE = 2
+# Batches that are drawn beyond those that the reader prepares at a time: two that DALI has taken of it, and two that it plans
+# meanwhile. A reader that knows no further batch keeps chunks for it, and copies them once more.
+MORE = 4
 # If at most this many batches were pushed that nobody takes, they are read and dropped. Otherwise the store is opened anew.
 _FEW = 2
 

@@ -440,7 +440,8 @@ void DefineSchema(dali::OpSchema &schema) {
   schema.DocStr(kDoc)
       .NumInput(0, 1)
       .InputDevice(0, dali::InputDevice::CPU)
-      .InputDox(0, "samples", "TensorList of int64 or int32", R"(Which samples the batch has: for each its number, a scalar,
+      .InputDox(0, "samples", "TensorList of int64 or int32",
+                R"(Which samples the batch has: for each its number, a scalar,
 or its row in the output of `return_index`, a list. With this input the order is not the reader's own: the batch has as many
 samples as the input.)")
       .OutputFn(CountOutputs)

@@ -138,10 +138,13 @@ int ZarrReaderBase<Backend>::Push(const dali::Workspace &ws) {
   // A scalar is the number of a sample. A list is its row in the index output.
   const int64_t columns = shape.sample_dim() == 0 || samples == 0 ? 0 : shape[0][0];
   bool is_even = shape.sample_dim() <= 1;
-  for (int i = 0; is_even && shape.sample_dim() == 1 && i < samples; i++) is_even = shape[i][0] == columns && columns > 0;
+  for (int i = 0; is_even && shape.sample_dim() == 1 && i < samples; i++)
+    is_even = shape[i][0] == columns && columns > 0;
   const bool is_wide = input.type() == DALI_INT64;
   if (!is_even || !(is_wide || input.type() == DALI_INT32))
-    Fail("the input: expected for each sample its number, a scalar of int64 or int32, or a list with its row of return_index");
+    Fail(
+        "the input: expected for each sample its number, a scalar of int64 or int32, or a list with its row of "
+        "return_index");
   std::vector<int64_t> values;
   for (int i = 0; i < samples; i++) {
     for (int64_t k = 0; k < std::max<int64_t>(columns, 1); k++)
