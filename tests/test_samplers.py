@@ -403,6 +403,26 @@ def test_copies_go_on_and_refreshed_loaders_begin_anew(path):
     assert numbers(loader) == [[5, 4], [3, 2], [1, 0]]
 
 
+def test_a_batch_that_nobody_takes_may_fail(tmp_path, device):
+    """It was drawn ahead in an iteration that was broken off."""
+    write_array(tmp_path, "n", np.arange(20, dtype="int64"), layout=Layout((1,)), dims=("t",), codec="zstd")
+    (tmp_path / "n" / "c" / "7").write_bytes(b"no zstd")
+    orders = [[1, 7], [2, 3], [4, 7, 5], [6]]
+
+    class Sampler:
+        def __iter__(self):
+            return iter(orders.pop(0))
+
+    loader = make(tmp_path, device, sampler=Sampler(), batch_size=1, uneven="repeat")
+    assert next(iter(loader))["n"].tolist() == [1]
+    assert numbers(loader) == [[2], [3]]
+    found = []
+    with pytest.raises(RuntimeError, match="c/7"):
+        found.extend(batch["n"].tolist() for batch in loader)
+    assert found == [[4]]
+    assert numbers(loader) == [[6]]
+
+
 def test_a_second_iteration_ends_the_first(path):
     loader = make(path, sampler=range(STEPS), uneven="repeat")
     first = iter(loader)

@@ -121,6 +121,8 @@ def test_what_is_pushed_is_checked(path):
             (range(5), ValueError, "but 5 were pushed"),
             ([0.5], TypeError, "push: expected whole numbers of samples"),
             ([[1, 2]], ValueError, "expected samples by 1 numbers each"),
+            (5, TypeError, "push: expected a list of samples, but found 5"),
+            (torch.tensor(5), TypeError, "push: expected"),
         ]:
             with pytest.raises(kind, match=says):
                 stream.push(bad)

@@ -40,14 +40,22 @@ def load_forgotten_states(loader: BaseLoader[Any]) -> None:
 
 
 def _load(loader: BaseLoader[Any], state: Any) -> None:
-    counted = len(loader)
+    counted = _length(loader)
     loader.load_state_dict(state)
-    if len(loader) != counted:
+    if _length(loader) != counted:
         raise RuntimeError(
             f"dali_zarr: Lightning counted {counted} batches in the epoch before it read the loader's state, but the epoch that "
-            f"goes on has {len(loader)}, since it began with another number of ranks or another batch size: don't ask for "
+            f"goes on has {_length(loader)}, since it began with another number of ranks or another batch size: don't ask for "
             "trainer.estimated_stepping_batches in configure_optimizers; compute the steps from len(loader)"
         )
+
+
+def _length(loader: BaseLoader[Any]) -> int | None:
+    """Returns the number of batches; None where a sampler doesn't tell it."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def _caller(kinds: tuple[type, ...]) -> Any:

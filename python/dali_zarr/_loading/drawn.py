@@ -99,7 +99,7 @@ class DrawnCourse(Course):
         at = Place.of_dict(state["sampler"])
         super().load(plan, state, check)
         self._forget()
-        self._at = at
+        self._at, self._is_broken = at, False
 
     def renew(self, renewed: Callable[[Plan], Plan], check: Check) -> None:
         """Opens the store anew with the plan that ``renewed`` makes of the old one. The next iteration is a whole epoch."""
@@ -139,8 +139,12 @@ class DrawnCourse(Course):
             reading.resume()
             left = 0
         self._is_broken = False
-        for _ in range(left):
-            reading.next(lambda _found: None)
+        try:
+            for _ in range(left):
+                reading.next(lambda _found: None)
+        except Exception:  # noqa: BLE001  (of a batch that nobody takes)
+            reading.close()
+            reading.resume()
 
     def _forget(self) -> None:
         self._pushed.clear()

@@ -28,10 +28,13 @@ def to_numbers(samples: Any, what: str) -> Numbers:
         ValueError: Rows differ in length.
         IndexError: A number doesn't fit in 64 bits.
     """
+    samples = _on_host(samples)
     if hasattr(samples, "__array__"):
         found = np.asarray(samples)
+    elif not isinstance(samples, Iterable):
+        raise TypeError(f"dali_zarr: {what}: expected a list of samples, but found {samples!r}")
     else:
-        listed = list(samples)
+        listed = list(cast("Iterable[Any]", samples))
         if not set(map(type, listed)) <= {int}:
             # NumPy and PyTorch have numbers of their own, which are read one by one.
             listed = [_number(one, what) for one in listed]
@@ -42,7 +45,7 @@ def to_numbers(samples: Any, what: str) -> Numbers:
     if found.dtype == object and all(isinstance(one, int) for one in found.flat):
         raise IndexError(f"dali_zarr: {what}: expected numbers of samples, but found one that 64 bits don't hold")
     if found.dtype.kind not in "iu" or found.ndim not in (1, 2):
-        shown = repr(samples)
+        shown = repr(cast(Any, samples))
         raise TypeError(
             f"dali_zarr: {what}: expected whole numbers of samples, or a row of return_index for each, but found "
             f"{shown if len(shown) < 100 else shown[:97] + '...'}"
@@ -58,7 +61,12 @@ def _number(one: Any, what: str) -> Any:
     try:
         return operator.index(one)
     except TypeError:
-        return np.asarray(one)
+        return np.asarray(_on_host(one))
+
+
+def _on_host(samples: Any) -> Any:
+    """Returns tensors of a GPU as they are in host memory."""
+    return samples.cpu() if callable(getattr(samples, "cpu", None)) else samples
 
 
 @dataclass(frozen=True)
