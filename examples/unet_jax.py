@@ -17,6 +17,10 @@ GROUPS = 4
 
 def initial(seed: int, channels: int, width: int = 16) -> dict[str, Any]:
     """Weights as PyTorch draws them; the last layer's are zero, so that the first forecast is that nothing changes."""
+
+    def small(array: Any) -> Any:
+        return array.astype("float32")
+
     w = width
     shapes = {
         "down0": (channels, w, w), "down1": (w, 2 * w, 2 * w), "bottom": (2 * w, 4 * w, 2 * w), "up1": (4 * w, 2 * w, w),
@@ -31,7 +35,7 @@ def initial(seed: int, channels: int, width: int = 16) -> dict[str, Any]:
                 "kernel": rng.uniform(-limit, limit, (3, 3, inputs, outputs)), "bias": rng.uniform(-limit, limit, outputs),
                 "scale": np.ones(outputs), "shift": np.zeros(outputs),
             }
-    return untyped.tree.map(lambda array: array.astype("float32"), weights)
+    return untyped.tree.map(small, weights)
 
 
 def conv(layer: Any, x: Any) -> Any:

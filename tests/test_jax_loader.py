@@ -274,6 +274,7 @@ def test_samplers_over_devices(path):
     """Each device gets its part of the batches that the process's sampler gives."""
     script = f"""
 import os, pickle
+os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec

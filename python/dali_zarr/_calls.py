@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident, main_thread
 from typing import Any, NoReturn
 
@@ -55,6 +55,8 @@ class _Readers:
 
 # By DALI's object.
 _known: weakref.WeakKeyDictionary[Any, _Readers] = weakref.WeakKeyDictionary()
+# The epochs of the dynamic mode.
+_epochs: weakref.WeakSet[Any] = weakref.WeakSet()
 # In a forked child: the parent's objects, by their ids. They live for ever.
 _inherited: set[int] = set()
 # While the process forks: what the child must never destroy.
@@ -124,6 +126,23 @@ def _refuse(one: Any) -> None:
             f"zarr_reader: the {what} was made in another process, before this process ({os.getpid()}) was forked, and a forked "
             f"process has no copy of its threads; make the {what} in the process that uses it"
         )
+
+
+class Epoch:
+    """An epoch of a reader of the dynamic mode. In a forked child DALI would ask the parent's GPU before it asks the reader."""
+
+    def __init__(self, operator: Any, batches: Iterator[Any]):
+        """``operator``: DALI's object, or None before there is one."""
+        _refuse(operator)
+        self._batches = batches
+        _epochs.add(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        _refuse(self)
+        return next(self._batches)
 
 
 def _made(numbers: list[int], owner: Any) -> None:
@@ -288,7 +307,7 @@ def _is_foreign(kind: type) -> bool:
 
 def _fork() -> None:
     """Finds what a child must never destroy. Before the fork, since the child drops what the other threads have."""
-    _forking.extend(list(_known))
+    _forking.extend([*_known, *_epochs])
     if not _forking or not _dali.module("backend_impl").GetCUDADeviceCount():
         return
     _is_foreign.cache_clear()
@@ -304,7 +323,8 @@ def _forked() -> None:
     """Keeps what the child inherited from ever being destroyed."""
     for one in _forking:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-    _inherited.update(id(one) for one in list(_known))
+    _inherited.update(id(one) for one in [*_known, *_epochs])
+    _epochs.clear()
     _forking.clear()
     _known.clear()
     _inside.clear()

@@ -92,7 +92,13 @@ def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> to
     return _UNTYPED.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=shortest, max_seqlen=longest)
 
 
+# PyTorch lacks most functions for these types.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def _padded(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> torch.Tensor:
+    if values.dtype in _SIGNED:
+        return _padded(values.view(_SIGNED[values.dtype]), offsets, lengths).view(values.dtype)
     longest = int(lengths.lengths.max()) if len(lengths.lengths) else 0
     out = values.new_zeros((len(lengths.lengths), longest, *values.shape[1:]))
     if lengths.total == 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import _arguments, _dali
+from . import _arguments, _calls, _dali
 from ._arguments import names
 from ._hints import did_you_mean
 from ._loading import agreement
@@ -48,6 +48,17 @@ def _complete(dynamic: Any) -> None:
     if reader is not None and not reader.__doc__:
         reader.__doc__ = reader.__init__.__doc__
         reader.__init__ = _checked(reader.__init__)
+        reader.next_epoch = _of_one_process(reader.next_epoch)
+
+
+def _of_one_process(next_epoch: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method that begins an epoch, so that it is an error in a forked child, and so are its batches."""
+
+    @functools.wraps(next_epoch)
+    def begun(reader: Any, *positional: Any, **arguments: Any) -> _calls.Epoch:
+        return _calls.Epoch(reader._op_backend, next_epoch(reader, *positional, **arguments))
+
+    return begun
 
 
 def _checked(init: Callable[..., None]) -> Callable[..., None]:
