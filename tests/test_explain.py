@@ -296,7 +296,8 @@ def test_fill_values_without_a_number_in_json(tmp_path, values, fill):
 
 
 @pytest.mark.parametrize("how", [
-    {}, {"initial_fill": 1000}, {"initial_fill": 4000}, {"initial_fill": 4000, "batch_size": 512}, {"initial_fill": 1024, "batch_size": 2000},
+    {}, {"initial_fill": 1000}, {"initial_fill": 4000}, {"initial_fill": 4000, "batch_size": 512},
+    {"initial_fill": 1024, "batch_size": 2000},
     {"stick_to_shard": True, "num_shards": 20}, {"stick_to_shard": True, "num_shards": 3, "shard_id": 1},
 ], ids=str)
 def test_how_far_a_shuffled_batch_is_spread(tmp_path, how):

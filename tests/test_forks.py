@@ -137,7 +137,8 @@ reader = make()
 batches = reader.next_epoch(batch_size=4)
 assert taken(batches) == [0, 1, 2, 3]
 refused(
-    next=lambda: taken(reader.next_epoch(batch_size=4)), going_on=lambda: taken(batches), state=reader.get_state, meta=reader.get_metadata,
+    next=lambda: taken(reader.next_epoch(batch_size=4)), going_on=lambda: taken(batches),
+    state=reader.get_state, meta=reader.get_metadata,
     counters=lambda: dali_zarr.counters(reader),
 )
 dropped("reader", "batches")
