@@ -243,7 +243,10 @@ def test_the_command_line(tmp_path, values, monkeypatch, capsys):
     expected = dali_zarr.explain(
         path=path, arrays="a", batch_size=8, offsets=[-1, 0], random_shuffle=True, pick={"lat": [0, 5]}
     )
-    assert json.loads(done.stdout) == expected
+    found = json.loads(done.stdout)
+    # Readers of other tests may have memory in this process.
+    expected["memory"]["host_memory_taken"] = 0
+    assert found == expected
     status, out, _ = run("explain", path, *options)
     assert (status, out) == (0, f"{expected}\n")
     for line in ("samples: 47; 6 batches of 8", "chunks of 4x8x16 (2.0 KiB), zstd", "reads per epoch (shuffled)"):
