@@ -77,7 +77,8 @@ tested: setup
 
 test: tested  ## Run every test; those that need a GPU are skipped without one
 	cargo test --profile checked --locked --workspace --lib --tests --no-run
-	@nice -n 5 cargo test --profile checked --locked --workspace --lib --tests > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
+	@{ nice -n 5 cargo test --profile checked --locked --workspace --lib --tests && \
+	    nice -n 5 cargo test --profile checked --locked --workspace --doc; } > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
 	    PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 	    $(PYTEST_ARGS) tests || status=$$?; \
 	    wait $$rust || { status=$$?; cat build/rust-tests.log; }; grep '^test result' build/rust-tests.log; exit $$status
@@ -226,7 +227,7 @@ lint-rust: setup $(LINT)/.installed
 	cargo fmt --all --check
 	$(LINT)/cargo-deny --locked check bans licenses sources
 	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
-	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --profile checked --quiet --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --profile checked --quiet --locked --workspace --features dali-zarr/testing --no-deps --document-private-items
 
 # clang-tidy needs the headers that cargo writes. It sees the kernels as the C++ compiler does.
 lint-cpp: lint-rust

@@ -37,11 +37,16 @@ if(DEFINED SKBUILD)
   endforeach()
 endif()
 
+# With what Rust's tests need, so that cargo doesn't build the crates below the tests twice.
+if(DALI_ZARR_PROFILE STREQUAL "checked")
+  set(features --features testing)
+endif()
+
 # Cargo knows best whether anything is to be done, so it is always asked.
 add_custom_target(
   library ALL
   COMMAND ${CMAKE_COMMAND} -E env ${environment} "${Cargo_EXECUTABLE}" build --locked --package dali-zarr
-          --profile "${DALI_ZARR_PROFILE}"
+          --profile "${DALI_ZARR_PROFILE}" ${features}
   WORKING_DIRECTORY "${source_root}"
   BYPRODUCTS "${library}" "${bridge}/src/bridge.cc" "${bridge}/src/cxx.cc"
   USES_TERMINAL VERBATIM

@@ -19,6 +19,14 @@ from . import _native
 log = logging.getLogger("dali_zarr")
 
 _ENGINE = logging.getLogger("dali_zarr.engine")
+# The crates below the engine's. Their loggers are below the engine's too, so that its level is that of all.
+_CRATES = {
+    "dali_zarr_base": _ENGINE.name,
+    "dali_zarr_stores": f"{_ENGINE.name}.store",
+    "dali_zarr_codecs": f"{_ENGINE.name}.codec",
+    "dali_zarr_samples": _ENGINE.name,
+    "dali_zarr_engine": _ENGINE.name,
+}
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 # How long a change of the logger's level may have no effect, in milliseconds.
 _WAIT_MS = 1000
@@ -47,7 +55,8 @@ class _Thread(threading.Thread):
         over, by this thread or another one."""
         with self._handing:
             for record in _native.take_log():
-                name = record["target"].replace("dali_zarr_engine", _ENGINE.name).replace("::", ".")
+                crate, *modules = record["target"].split("::")
+                name = ".".join([_CRATES.get(crate, crate), *modules])
                 logging.getLogger(name).log(_LEVELS[record["level"]], "%s", record["message"])
 
     def end(self) -> None:

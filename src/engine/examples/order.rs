@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use dali_zarr_engine::order::{Blocks, Order, Run};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_samples::order::{Blocks, Order, Run};
+use dali_zarr_samples::spec::Spec;
 
 /// Number of samples that share a chunk.
 const BLOCK: u64 = 24;

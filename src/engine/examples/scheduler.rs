@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p dali-zarr-engine --example scheduler` prints the median of several runs, and the range.
 
-use dali_zarr_engine::error::Error;
+use dali_zarr_base::error::Error;
 use dali_zarr_engine::worlds::scheduler_speed;
 
 fn main() -> Result<(), Error> {

@@ -10,10 +10,11 @@ use crossbeam_channel::Receiver;
 use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
-use crate::error::Result;
 use crate::messages::{Assembly, Decode, Event, Item, Shared, Task, Workers};
 use crate::stats::Stats;
-use crate::{assemble, nvtx};
+use dali_zarr_base::error::Result;
+use dali_zarr_base::nvtx;
+use dali_zarr_samples::assemble;
 
 /// The decode threads.
 pub(crate) struct DecodePool(Workers<Task>);

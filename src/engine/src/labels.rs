@@ -12,15 +12,15 @@ pub use values::{Labels, Values};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::dataset::{Dataset, MAX_COORDINATES, each_store};
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, resolve, sample_dims};
 use crate::reader::coordinates::{nearest, read};
 use crate::reader::opening::shape;
-use crate::spec::{DimKey, PerOutput, Pick, Spec};
-use crate::store::Store;
-use crate::stored_type::{float_bits, float_value};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::stored_type::{float_bits, float_value};
+use dali_zarr_samples::dataset::{Dataset, MAX_COORDINATES, each_store};
+use dali_zarr_samples::geometry::{ArrayShape, resolve, sample_dims};
+use dali_zarr_samples::spec::{DimKey, PerOutput, Pick, Spec};
+use dali_zarr_stores::Store;
 
 /// Most coordinates that an error message shows.
 const SHOWN: usize = 20;

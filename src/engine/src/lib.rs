@@ -1,58 +1,54 @@
 //! The engine of dali-zarr: from a spec to finished batches. It knows nothing of DALI or Python.
 //!
-//! The steps, from arguments to batches:
+//! In: a [`Spec`](dali_zarr_samples::spec::Spec), the arguments of a reader. Out: a [`Reader`](reader::Reader) and its
+//! batches, in host memory or in the memory of a GPU. The crates below decide what is read and how it is decoded; this
+//! one decides when, and with which memory and threads. The steps, from arguments to batches:
 //!
-//! | step | module |
+//! | step | crate, module |
 //! |---|---|
-//! | the arguments of a reader | [`spec`] |
-//! | where the bytes are: local files, objects, zip archives, Icechunk, references | [`store`] |
-//! | arrays, chunk grids, CF attributes, sharding | [`dataset`] |
-//! | the order of the samples, and where a checkpoint stands in it | [`order`] |
-//! | the samples' extents, and the outputs' shapes | [`geometry`] |
-//! | which chunks a batch needs, and which elements of each | [`plan`], `chunk_index` |
+//! | where the bytes are: local files, objects, zip archives, Icechunk, references | [`dali_zarr_stores`] |
+//! | the arguments; arrays; the order of samples; which elements of which chunks they have | [`dali_zarr_samples`] |
+//! | where each chunk lies, and how it is decoded | `chunk_index` |
 //! | how memory is divided | [`budget`] |
 //! | deciding what is read, decoded and kept, and when | `scheduler` |
 //! | what the scheduler and its workers send each other | `messages` |
 //! | reading encoded chunks, through the [`cache`] | `io` |
-//! | decoding | [`codec`] on the CPU, in the threads of `cpu`; `gpu` |
-//! | finishing outputs: masks, scales, casts, crops | [`assemble`] on the CPU; `gpu` |
+//! | decoding | [`dali_zarr_codecs`] on the CPU, in the threads of `cpu`; `gpu` |
+//! | finishing outputs: masks, scales, casts, crops | [`dali_zarr_samples::assemble`] on the CPU; `gpu` |
 //! | opening, running, checkpoints | [`reader`] |
 //! | what a reader would do; indices of labels | [`explain`], [`labels`] |
 //! | random worlds that test the scheduler, and one that measures it | [`worlds`] |
 //!
-//! No module imports from a module above it. DESIGN.md has the order, and a test checks it.
+//! The interface is [`reader`], [`explain`], [`labels`] and [`stats`]. DESIGN.md has the order of the crates and modules.
+//!
+//! ```
+//! use dali_zarr_engine::reader::Reader;
+//! use dali_zarr_samples::spec::Spec;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let metadata = r#"{"zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "uint8", "fill_value": 7,
+//!     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+//!     "chunk_key_encoding": {"name": "v2"}, "codecs": [{"name": "bytes"}]}"#;
+//! std::fs::write(folder.path().join("zarr.json"), metadata)?;
+//! std::fs::write(folder.path().join("0"), [1, 2])?;
+//! let spec = format!(r#"{{"path": "{}", "batch_size": 4}}"#, folder.path().display());
+//! let reader = Reader::open(Spec::from_json(spec)?)?;
+//! assert_eq!(reader.next_batch()?.host[0].as_slice(), [1, 2, 7, 7]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod assemble;
-pub mod batch;
 pub mod budget;
 pub mod cache;
 mod chunk_index;
-pub mod codec;
 mod cpu;
-pub mod dataset;
-mod digest;
-pub mod dtype;
-pub mod error;
 pub mod explain;
-mod first_log;
-pub mod geometry;
 mod gpu;
 mod io;
-mod json;
 pub mod labels;
-pub mod memory;
 mod messages;
-mod nvtx;
-pub mod order;
-pub mod plan;
-mod random;
 pub mod reader;
 mod scheduler;
-pub mod spec;
 pub mod stats;
-pub mod store;
-mod stored_type;
-pub mod table;
 pub mod worlds;
 
 /// For the fuzz targets: nvCOMP trusts its input, so this check must hold for any bytes.

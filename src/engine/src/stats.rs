@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::store::Counters;
+use dali_zarr_stores::Counters;
 
 /// The counters. [`Stats::to_json`] gives them their public names.
 #[derive(Debug, Default)]

@@ -172,7 +172,7 @@ pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Resu
 /// frame the number of bytes written, and its status.
 ///
 /// # Safety
-/// The wave was made with [`Wave::push`] from [plans](crate::zstd_plan::plan) of the same bytes that lie at the frames'
+/// The wave was made with [`Wave::push`] from [plans](crate::zstd::FramePlan) of the same bytes that lie at the frames'
 /// addresses. Each output has room for its plan's capacity.
 pub unsafe fn zstd(wave: &Wave) -> Vec<(u64, i32)> {
     let mut workspace = vec![0u128; (wave.workspace / 16) as usize];

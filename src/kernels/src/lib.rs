@@ -5,7 +5,6 @@
 
 pub mod host;
 pub mod zstd;
-pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for others. Contains `dz_assemble`,
 /// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`,

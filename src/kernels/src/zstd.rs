@@ -2,7 +2,7 @@
 //! mirror `cuda/zstd_layout.cuh`.
 //!
 //! To decode frames:
-//! 1. Make a [`plan`](crate::zstd_plan::plan) of each frame, and [push](Wave::push) it to a [`Wave`] with the addresses
+//! 1. Make a [`FramePlan`] of each frame (`zstd::plan` of the codecs), and [push](Wave::push) it to a [`Wave`] with the addresses
 //!    of the frame's bytes and of its output.
 //! 2. Copy the arrays of the wave to the device. Allocate [`Wave::workspace`] bytes of workspace, a [`BlockResult`] for
 //!    each block, and a u64 and an i32 for each frame.
@@ -20,8 +20,6 @@
 //! in one that begins and ends at a multiple of four. The workspace begins at a multiple of 16. Status 0 means that the
 //! frame decoded to exactly its capacity of bytes. Content checksums are not verified.
 
-use crate::zstd_plan::FramePlan;
-
 /// Launch parameters of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
@@ -38,6 +36,24 @@ impl From<(u32, u32)> for Grid {
     fn from((blocks, threads): (u32, u32)) -> Self {
         Self { blocks, threads, shared: 0 }
     }
+}
+
+/// One frame, ready for a [`Wave`].
+#[derive(Clone, Debug)]
+pub struct FramePlan {
+    /// Its blocks; [`Block::frame`] is not set.
+    pub blocks: Vec<Block>,
+    /// Bytes of the frame.
+    pub len: u32,
+    /// Bytes that it must decode to.
+    pub capacity: u32,
+    /// Bytes that one block may decode to.
+    pub max_block: u32,
+    /// Bytes of workspace, a multiple of 16: eight for each sequence and one for each entropy-coded literal. A sequence
+    /// stands for at least three bytes, so this is at most 8/3 of the capacity plus 32 bytes for each block.
+    pub workspace: u32,
+    /// The low 32 bits of XXH64 of the decoded bytes; `None` if the frame has no checksum.
+    pub checksum: Option<u32>,
 }
 
 /// What a warp of `dz_zstd_entropy` takes: compressed blocks, and bytes of shared memory.

@@ -11,9 +11,9 @@
 //!
 //! No function panics: cxx would abort the process.
 
-use dali_zarr_engine::error::{Code, Error, ErrorKind, Result};
+use dali_zarr_base::error::{Code, Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_samples::spec::Spec;
 
 use crate::c_abi;
 use crate::operator::Operator;

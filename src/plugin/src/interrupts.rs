@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dali_zarr_engine::error::{Code, Error, Result};
+use dali_zarr_base::error::{Code, Error, Result};
 
 use crate::runs::Runs;
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::order::Draws;
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader, ReaderMeta};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_samples::order::Draws;
+use dali_zarr_samples::spec::Spec;
 
 use crate::interrupts;
 use crate::opening::{OpenReader, Opening};

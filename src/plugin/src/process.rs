@@ -2,8 +2,8 @@
 //! those threads held stay locked for ever. So the child begins with state of its own ([`PerProcess`]), refuses to use the
 //! parent's readers, and never drops them.
 
-use dali_zarr_engine::error::{Error, Result};
-pub use dali_zarr_engine::memory::PerProcess;
+use dali_zarr_base::error::{Error, Result};
+pub use dali_zarr_base::memory::PerProcess;
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

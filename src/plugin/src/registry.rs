@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_engine::reader::{Pusher, Reader};
-use dali_zarr_engine::spec::{Device, Spec};
 use dali_zarr_engine::stats::Stats;
+use dali_zarr_samples::spec::{Device, Spec};
 use serde_json::{Value, json};
 
 use crate::process::PerProcess;

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
 
 use crate::log;
 use crate::process::Process;
@@ -88,7 +88,7 @@ impl<T> Drop for Fenced<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dali_zarr_engine::error::{Code, ErrorKind};
+    use dali_zarr_base::error::{Code, ErrorKind};
 
     #[test]
     fn a_panic_becomes_a_runtime_error_with_its_text() {

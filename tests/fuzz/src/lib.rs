@@ -5,12 +5,12 @@
 
 use std::sync::OnceLock;
 
+use dali_zarr_base::dtype::DType;
+use dali_zarr_codecs::streams::{SplitChunk, split};
+use dali_zarr_codecs::{BloscCodec, Chain, ChunkFormat, Compression, zstd};
 use dali_zarr_engine::check_frame_for_nvcomp;
-use dali_zarr_engine::codec::streams::{SplitChunk, split};
-use dali_zarr_engine::codec::{BloscCodec, Chain, ChunkFormat, Compression};
-use dali_zarr_engine::dtype::DType;
 use dali_zarr_kernels::zstd::{GOOD, Wave};
-use dali_zarr_kernels::{StreamKind, host, zstd_plan};
+use dali_zarr_kernels::{StreamKind, host};
 use serde_json::{Value, json};
 
 /// The compressors of whole chunks that the GPU may decode.
@@ -124,7 +124,7 @@ pub fn decode_streams(input: &[u8]) {
         0 => host::inflate(input, &mut out[..room], kind & 4 != 0).ok(),
         1 => host::stream(StreamKind::Lz4, input, &mut out[..room], 4096).ok(),
         2 => host::stream(StreamKind::Snappy, input, &mut out[..room], 4096).ok(),
-        _ => zstd_plan::plan(input, room).ok().and_then(|plan| {
+        _ => zstd::plan(input, room).ok().and_then(|plan| {
             let mut wave = Wave::default();
             wave.push(&plan, input.as_ptr() as u64, out.as_mut_ptr() as u64);
             // SAFETY: the plan is of these bytes, and the output has room for its capacity.

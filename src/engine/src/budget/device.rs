@@ -11,8 +11,8 @@
 
 use super::needs::{DeviceNeeds, MAX_BATCHES, Needs, too_small};
 use super::rates::WaveTime;
-use crate::error::Result;
-use crate::memory::arena::{ALIGN, rounded};
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::arena::{ALIGN, rounded};
 
 /// The highest default limit in bytes, unless the smallest possible limit is higher.
 pub const MAX_DEFAULT_DEVICE: u64 = 8 << 30;

@@ -2,8 +2,8 @@
 
 use super::device::least_tables;
 use super::needs::{MAX_BATCHES, Needs, too_small};
-use crate::error::Result;
-use crate::memory::arena::rounded;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::arena::rounded;
 
 /// How host memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

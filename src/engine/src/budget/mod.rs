@@ -21,9 +21,9 @@ pub use host::{HostBudget, LimitFinder};
 pub use needs::{Decoding, DeviceNeeds, MAX_BATCHES, Needs};
 pub use rates::{Expected, Rates, WaveTime};
 
-use crate::error::{Error, Result};
-use crate::memory::{Machine, shown};
-use crate::spec::{Spec, cores};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::{Machine, shown};
+use dali_zarr_samples::spec::{Spec, cores};
 
 /// The memory limits of a reader in bytes: those of the user, or defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

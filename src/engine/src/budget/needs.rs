@@ -2,8 +2,8 @@
 //! plans and the codecs. Plain values.
 
 use super::rates::WaveTime;
-use crate::error::Error;
-use crate::memory::arena::rounded;
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::arena::rounded;
 
 /// Most batches in preparation, if the user doesn't say how many.
 pub const MAX_BATCHES: usize = 32;

@@ -4,7 +4,7 @@
 //!
 //! These numbers decide how memory is divided and who decodes. They never decide what a reader delivers.
 
-use crate::codec::{BloscCodec, Compression};
+use dali_zarr_codecs::{BloscCodec, Compression};
 
 /// How long waves take, for chunks of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]

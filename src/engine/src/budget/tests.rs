@@ -3,8 +3,8 @@
 use super::device::{self, MAX_DEFAULT_DEVICE, rate_at_most, smallest_device};
 use super::needs::tests::{FIELD, MIB, Numbers, on_gpu};
 use super::*;
-use crate::codec::{BloscCodec, Compression};
-use crate::memory::arena::rounded;
+use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_codecs::{BloscCodec, Compression};
 
 const GIB: u64 = 1 << 30;
 

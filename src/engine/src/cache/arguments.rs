@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::{disk, folder};
-use crate::error::{Error, Result};
-use crate::spec::Spec;
-use crate::store;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::spec::Spec;
+use dali_zarr_stores as store;
 
 /// The smallest cache size that is accepted, in bytes. A smaller one is a mistake in the unit.
 const MIN_SIZE: u64 = 1 << 20;

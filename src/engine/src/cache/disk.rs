@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 use super::file::{FileLookup, PieceFile};
 use super::folder::{ADMITTED, Evictions, Folder, WriteResult, charge};
 use super::{Counters, Name, Piece, add};
-use crate::error::{Error, Result};
-use crate::random::{below, mix};
-use crate::spec::Spec;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::random::{below, mix};
+use dali_zarr_samples::spec::Spec;
 
 /// Limit on bytes in the queue. If the queue is empty, a piece of any size is accepted.
 const QUEUE: u64 = 64 << 20;
@@ -174,7 +174,7 @@ impl Disk {
             return;
         }
         let full = self.shared.full.load(Relaxed);
-        let chosen = || below(mix(self.shared.dice.fetch_add(crate::random::GOLDEN, Relaxed)), ADMITTED) == 0;
+        let chosen = || below(mix(self.shared.dice.fetch_add(dali_zarr_base::random::GOLDEN, Relaxed)), ADMITTED) == 0;
         // Unused pieces may be removed for every new piece, pieces in use only for a few random ones. This is decided
         // here, so that only accepted pieces are copied to the queue.
         let admitted = full && !self.shared.unused.load(Relaxed);

@@ -26,8 +26,8 @@ use std::time::{Duration, SystemTime};
 use super::file::{self, FileLookup};
 use super::usage::Usage;
 use super::{Name, Piece};
-use crate::error::{Error, Result};
-use crate::random::{below, mix};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::random::{below, mix};
 
 /// Changes with the format of the folder.
 const BASE: &str = "dali-zarr-1";
@@ -361,7 +361,7 @@ impl Folder {
     }
 
     fn random(&self, n: u64) -> u64 {
-        below(mix(self.random.fetch_add(crate::random::GOLDEN, Relaxed)), n)
+        below(mix(self.random.fetch_add(dali_zarr_base::random::GOLDEN, Relaxed)), n)
     }
 
     /// A point at which a test can let the process die.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::table::{Extents, Pinned, Table};
 use super::{Counters, Name};
-use crate::error::{Error, Result};
-use crate::memory::HostBlock;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::HostBlock;
 
 /// Bytes of a unit. An entry wastes half a unit on average.
 const UNIT: usize = 2048;

@@ -27,11 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::error::Result;
-use crate::spec::Spec;
-use crate::store::object::is_dated_or_tagged;
-use crate::store::{ByteRange, Found, Latency, Store, blocking};
 pub(crate) use arguments::{check, disk_limit};
+use dali_zarr_base::error::Result;
+use dali_zarr_samples::spec::Spec;
+use dali_zarr_stores::{ByteRange, Found, Latency, Store, blocking, is_dated_or_tagged};
 use disk::Disk;
 use file::PieceFile;
 use memory::Memory;
@@ -147,7 +146,7 @@ impl Cache {
     /// Opens the caches that `spec` asks for. `None` if it asks for none.
     ///
     /// # Errors
-    /// [`Error::value`](crate::error::Error::value) if a cache can't be opened.
+    /// [`Error::value`](dali_zarr_base::error::Error::value) if a cache can't be opened.
     pub fn open(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Arc<Self>>> {
         let counters = Arc::<Counters>::default();
         let memory =

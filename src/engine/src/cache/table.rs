@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::add;
-use crate::random::{below, mix};
+use dali_zarr_base::random::{below, mix};
 
 /// The number that stands for no unit.
 const NONE: u32 = u32::MAX;
@@ -199,7 +199,7 @@ impl Table {
 
     fn random(&mut self, n: u64) -> u64 {
         self.random += 1;
-        below(mix(self.random.wrapping_mul(crate::random::GOLDEN)), n)
+        below(mix(self.random.wrapping_mul(dali_zarr_base::random::GOLDEN)), n)
     }
 
     fn find(&self, hash: u64) -> Option<u32> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::*;
-use crate::store::object::fake::{Server, publish};
-use crate::store::{self, Phase, block_on};
+use dali_zarr_stores::testing::{Server, publish};
+use dali_zarr_stores::{self as store, Phase, block_on};
 
 fn spec(dir: &Path, url: &str) -> Spec {
     Spec::default().with(|s| {

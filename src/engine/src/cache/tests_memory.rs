@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use proptest::prelude::*;
 
 use super::*;
-use crate::order::Permutation;
-use crate::random::mix;
+use dali_zarr_base::random::mix;
+use dali_zarr_samples::order::Permutation;
 
 fn name(number: u64) -> Name {
     let bytes = format!("store\0key/{number}").into_bytes();

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use super::ChunkIndex;
 use super::reach::chunks_in_reach;
-use crate::order::{Batches, Order, OwnBatches, Sample};
-use crate::plan::{ChunkId, ChunkMap};
+use dali_zarr_samples::order::{Batches, Order, OwnBatches, Sample};
+use dali_zarr_samples::plan::{ChunkId, ChunkMap};
 
 /// Says that no batch is foreseen that needs the chunk again in this epoch.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -32,7 +32,7 @@ const TYPICAL: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Upcoming {
     pub samples: Vec<Sample>,
-    /// For each chunk, in the order of [`crate::plan::Planner::chunks_of_samples`], the number of the next batch that needs it, or
+    /// For each chunk, in the order of `Planner::chunks_of_samples`, the number of the next batch that needs it, or
     /// [`LATER`] or [`NEVER`]. Empty if nothing is foreseen.
     pub next: Vec<u64>,
 }

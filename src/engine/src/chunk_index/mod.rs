@@ -13,11 +13,11 @@ pub(crate) use shard::{Entries, ShardId, ShardIndex};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::dataset::{ArrayInfo, ArrayPart, Dataset, DimGrid, Sharding};
-use crate::error::{Error, Result, Site};
-use crate::order::Sample;
-use crate::plan::{BatchPlan, ChunkId, Planner};
-use crate::store::{Extent, Latency, Store};
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, DimGrid, Sharding};
+use dali_zarr_samples::order::Sample;
+use dali_zarr_samples::plan::{BatchPlan, ChunkId, Planner};
+use dali_zarr_stores::{Extent, Latency, Store};
 
 /// The thread that reads an uncompressed chunk of at least this many decoded bytes also copies it to its slot. Smaller
 /// chunks are copied together, in waves.
@@ -234,7 +234,7 @@ impl ChunkIndex {
     pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out))).unwrap_or_else(
-            |panic| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic)))),
+            |panic| Err(Error::runtime(format!("the decoder gave up: {}", dali_zarr_base::error::panic_text(&*panic)))),
         )
     }
 

@@ -1,9 +1,9 @@
 //! Which chunks an epoch can read at all.
 
-use crate::dataset::{ArrayInfo, ArrayPart, Dataset};
-use crate::geometry::Role;
-use crate::memory::arena::rounded;
-use crate::plan::Planner;
+use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset};
+use dali_zarr_samples::geometry::Role;
+use dali_zarr_samples::plan::Planner;
 
 /// Returns for each store how many chunks of an array samples may touch. Along each dimension these are the chunks from
 /// the first to the last that any sample needs, in whichever of the `num_shards` shards of the epoch the sample is.

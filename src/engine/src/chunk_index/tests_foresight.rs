@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Foresight, LATER, NEVER, Upcoming};
-use crate::dataset::Dataset;
-use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
-use crate::spec::{DimKey, Spec};
-use crate::store::Latency;
 use crate::worlds::documents::{ChunkLocations, Documents};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_samples::spec::{DimKey, Spec};
+use dali_zarr_stores::Latency;
 
 /// An array of rows in chunks of `chunk` rows.
 fn array(rows: u64, chunk: u64) -> Value {

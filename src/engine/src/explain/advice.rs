@@ -5,9 +5,9 @@ use super::Explanation;
 use super::memory::FEW_FOR_GPU;
 use crate::budget::MAX_BATCHES;
 use crate::chunk_index::Route;
-use crate::codec::Compression;
-use crate::memory::shown as bytes;
-use crate::spec::{DecodeDevice, Device};
+use dali_zarr_base::memory::shown as bytes;
+use dali_zarr_codecs::Compression;
+use dali_zarr_samples::spec::{DecodeDevice, Device};
 
 /// There is advice if chunks are read more often than this in an epoch, on average.
 const MANY_READS: f64 = 1.5;

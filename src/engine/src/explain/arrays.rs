@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::reads::MAX_USES;
 use crate::chunk_index::Route;
-use crate::codec::streams::max_decoded;
-use crate::codec::{Chain, Compression};
-use crate::dataset::ArrayPart;
-use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::UnstartedReader;
-use crate::spec::{DecodeDevice, Device, Spec};
+use dali_zarr_codecs::streams::max_decoded;
+use dali_zarr_codecs::{Chain, Compression};
+use dali_zarr_samples::dataset::ArrayPart;
+use dali_zarr_samples::geometry::{Geometry, Role, View};
+use dali_zarr_samples::spec::{DecodeDevice, Device, Spec};
 
 /// Number of samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::{Value, json};
 
 use super::arrays::part_facts;
-use crate::dataset::{ArrayInfo, Dataset, Listed, Listing, list};
-use crate::error::{Error, ErrorKind, Result, Site};
 use crate::reader::opening::UnstartedReader;
-use crate::spec::Spec;
+use dali_zarr_base::error::{Error, ErrorKind, Result, Site};
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset, Listed, Listing, list};
+use dali_zarr_samples::spec::Spec;
 
 /// Limit on the text of a list.
 const MAX_BYTES: usize = 64 << 20;

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::budget::{Asked, Budget, Division, MachineMemory, Needs, divide};
-use crate::error::Result;
-use crate::memory::arena::rounded;
-use crate::memory::{Ledger, Machine};
 use crate::reader::needs::rules;
 use crate::scheduler::simulation::Config;
-use crate::spec::Spec;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_base::memory::{Ledger, Machine};
+use dali_zarr_samples::spec::Spec;
 
 /// With fewer streams in flight than this (of some MiB each), the GPU's decoders are idle most of the time.
 pub(super) const FEW_FOR_GPU: usize = 64;

@@ -7,14 +7,14 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use crate::chunk_index::{ChunkIndex, Foresight, LATER, Plan, chunks_in_reach};
-use crate::error::Result;
-use crate::order::Order;
-use crate::plan::{ChunkId, IdHasher};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::WantedChunk;
 use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::scheduler::simulation::{self, Config};
-use crate::spec::{OrderSource, Spec};
+use dali_zarr_base::error::Result;
+use dali_zarr_samples::order::Order;
+use dali_zarr_samples::plan::{ChunkId, IdHasher};
+use dali_zarr_samples::spec::{OrderSource, Spec};
 
 /// Limit on samples that are simulated. A longer epoch is extrapolated from its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;

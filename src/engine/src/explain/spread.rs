@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::order::Blocks;
-use crate::spec::Spec;
+use dali_zarr_samples::order::Blocks;
+use dali_zarr_samples::spec::Spec;
 
 /// Numbers about shuffling, which hold whether or not the reader shuffles.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn shards_and_weights_change_what_is_shuffled_together() {
-        let blocks = Blocks::new(&[vec![crate::order::Run { size: 1000, count: 20 }]]);
+        let blocks = Blocks::new(&[vec![dali_zarr_samples::order::Run { size: 1000, count: 20 }]]);
         let spec = |shards: i64| {
             Spec::default().with(|s| {
                 s.batch_size = 64;

@@ -10,7 +10,7 @@ use crate::budget::MachineMemory;
 use crate::reader::Reader;
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::rehearsal::Consumer;
-use crate::spec::{DimKey, Spec};
+use dali_zarr_samples::spec::{DimKey, Spec};
 
 /// An array of `steps` x 16 int32 in chunks of `chunk` steps, uncompressed.
 pub(super) fn store(folder: &Path, steps: usize, chunk: usize) {
@@ -114,7 +114,7 @@ fn fields(folder: &Path, steps: usize, chunk: usize, compressed: bool) {
     });
     std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
     let values: Vec<u8> =
-        (0..chunk as u64 * 2048).flat_map(|i| (crate::random::mix(i) as u32 % 99).to_le_bytes()).collect();
+        (0..chunk as u64 * 2048).flat_map(|i| (dali_zarr_base::random::mix(i) as u32 % 99).to_le_bytes()).collect();
     let mut encoded = vec![0; zstd_safe::compress_bound(values.len())];
     let len = zstd_safe::compress(&mut encoded[..], &values, 1).unwrap();
     for c in 0..steps.div_ceil(chunk) {

@@ -3,8 +3,8 @@
 use super::tests::{spec, store};
 use super::{explain, explain_on};
 use crate::budget::MachineMemory;
-use crate::memory::Machine;
-use crate::spec::{DecodeDevice, Device, Spec};
+use dali_zarr_base::memory::Machine;
+use dali_zarr_samples::spec::{DecodeDevice, Device, Spec};
 
 #[test]
 fn a_limit_that_is_too_small_is_explained() {

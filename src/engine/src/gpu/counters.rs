@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::gpu::driver::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_host_async, memset_async};
+use dali_zarr_base::error::Result;
 
 /// Counters of 64 bits, on the device and in page-locked memory.
 pub(super) struct Counters {

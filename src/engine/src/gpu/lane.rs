@@ -18,17 +18,17 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
 use super::plain_copies::start_plain_copies;
-use super::streams::{Piece, StagingCopy, WavePlan, plan_wave};
+use super::streams::{SlotCopy, StagingCopy, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
-use crate::error::{Error, Result};
 use crate::gpu::driver::{
     AssembleArrays, Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async,
 };
 use crate::messages::{Content, Shared, Wave, WaveChunk, WaveDone};
-use crate::nvtx;
 use crate::stats::Stats;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::nvtx;
 
 /// Copies plain values to new device memory, and waits until they are there.
 pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
@@ -249,7 +249,7 @@ impl Lane {
     }
 
     /// Enqueues copies of pieces from the staging buffer to their slots.
-    fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
+    fn gather(&mut self, wave: &Wave, pieces: &[SlotCopy]) -> Result<()> {
         let (n, base) = (pieces.len(), self.staging.ptr());
         let [copies, tiles] = self.tables.capacity().copies(n);
         for (copy, piece) in self.tables.values::<CopyJob>(copies, n).iter_mut().zip(pieces) {

@@ -23,11 +23,11 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::streams::{StreamCodec, max_decoded};
-use crate::codec::{BloscCodec, Chain, Compression};
-use crate::error::{Error, Result};
-use crate::memory::HostBlock;
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::HostBlock;
+use dali_zarr_codecs::streams::{StreamCodec, max_decoded};
+use dali_zarr_codecs::{BloscCodec, Chain, Compression};
 use decoding::{choose, zstd_decoder};
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 

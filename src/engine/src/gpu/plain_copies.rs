@@ -7,9 +7,9 @@
 
 use dali_zarr_kernels::{Job, Op};
 
-use crate::assemble::copied_bytes;
-use crate::error::Result;
 use crate::gpu::driver::{Stream, copy_device_async};
+use dali_zarr_base::error::Result;
+use dali_zarr_samples::assemble::copied_bytes;
 
 /// The copy engine runs copies of at least this many bytes. The kernel runs shorter ones: it copies this many bytes in
 /// 2 microseconds (H200), which is no longer than the call to the driver that a copy of its own needs.

@@ -2,13 +2,13 @@
 //! the device.
 
 use dali_zarr_kernels::Layout;
-use dali_zarr_kernels::zstd_plan::FramePlan;
+use dali_zarr_kernels::zstd::FramePlan;
 
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
-use crate::codec::stream::Checksum;
-use crate::codec::streams::{ChunkStream, SplitChunk, StreamCodec, split};
-use crate::memory::arena::rounded;
 use crate::messages::{Content, Wave};
+use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_codecs::stream::Checksum;
+use dali_zarr_codecs::streams::{ChunkStream, SplitChunk, StreamCodec, split};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct EncodedStream {
 
 /// Bytes to be copied from the staging buffer to a slot.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct SlotCopy {
     /// The index of its chunk in the wave.
     pub chunk: usize,
     /// Where it begins in the staging buffer.
@@ -60,7 +60,7 @@ pub(super) struct WavePlan {
     /// The streams of all chunks, sorted by codec, then roughly from long to short where that matters, then by chunk.
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<SlotCopy>,
     /// Indexes of large chunks that are not encoded: they are copied directly to their slots.
     pub direct: Vec<usize>,
     /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
@@ -134,7 +134,7 @@ pub(super) fn plan_wave(
         };
         used = offset + len;
         if chunk.content == Content::Decoded {
-            wave_plan.pieces.push(Piece { chunk: i, offset, to: 0, len });
+            wave_plan.pieces.push(SlotCopy { chunk: i, offset, to: 0, len });
             continue;
         }
         wave_plan.layouts[i] = split_chunk.layout;
@@ -144,7 +144,7 @@ pub(super) fn plan_wave(
                 Some(codec) => {
                     wave_plan.streams.push(EncodedStream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
                 }
-                None => wave_plan.pieces.push(Piece { chunk: i, offset, to, len }),
+                None => wave_plan.pieces.push(SlotCopy { chunk: i, offset, to, len }),
             }
         }
     }
@@ -185,12 +185,12 @@ mod tests {
         assert_eq!(later(StreamCodec::Zstd, 400_000), later(StreamCodec::Zstd, 1));
     }
 
-    use crate::codec::streams::tests::{sample, zstd};
-    use crate::memory::{HostArena, HostBlock};
     use crate::messages::{Payload, WaveChunk};
-    use crate::plan::ChunkId;
     use crate::reader::opening::UnstartedReader;
-    use crate::spec::Spec;
+    use dali_zarr_base::memory::{HostArena, HostBlock};
+    use dali_zarr_codecs::testing::{sample, zstd};
+    use dali_zarr_samples::plan::ChunkId;
+    use dali_zarr_samples::spec::Spec;
 
     #[test]
     fn a_chunk_that_the_staging_buffer_has_no_room_for_stays_on_the_host() {

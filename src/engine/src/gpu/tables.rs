@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use crate::budget::DeviceBudget;
 use crate::budget::device::{JOB_TABLE, TABLE_PER_BLOCK, TABLE_PER_STREAM};
-use crate::error::Result;
 use crate::gpu::driver::{
     DecodeArrays, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async,
 };
+use dali_zarr_base::error::Result;
 use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
 use dali_zarr_kernels::{ChecksumJob, ChecksumResult, CopyJob, Job};
 

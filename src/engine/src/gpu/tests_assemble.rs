@@ -4,12 +4,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::assemble::Ops;
-use crate::dtype::DType;
 use crate::gpu::driver::AssembleArrays;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::plain_copies::{MIN_COPY, start_plain_copies};
+use dali_zarr_base::dtype::DType;
 use dali_zarr_kernels::{Job, Layout, NORM_TABLE, Op, Shuffle, Source, TILE, host};
+use dali_zarr_samples::assemble::Ops;
 
 /// The number of counters of replaced NaNs.
 const COUNTERS: usize = 3;

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use dali_zarr_kernels::{Job, Layout, Op, Shuffle, TILE};
 
-use crate::dtype::DType;
 use crate::gpu::driver::test_gpu::{bytes_of, gpu};
 use crate::gpu::driver::{AssembleArrays, DeviceBuffer, copy_device_async, memset_async};
+use dali_zarr_base::dtype::DType;
 
 /// Prints the bytes read and written per second, and those of the driver's copy for comparison.
 #[test]

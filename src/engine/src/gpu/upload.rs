@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
-use crate::memory::Lease;
 use crate::messages::{Upload, UploadPart};
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::Lease;
 
 /// A CUDA stream, and the events before and after the copies that were enqueued last.
 pub(super) struct StreamUpload {

@@ -12,10 +12,10 @@ use super::pieces::{Pieces, whole};
 use super::request_limiter::{RequestLimiter, RequestPermit};
 use crate::cache::{Cache, CacheLookup, Name, Unvalidated};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
-use crate::error::{Code, Error, Result};
 use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
-use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
+use dali_zarr_base::error::{Code, Error, Result};
+use dali_zarr_stores::{ByteRange, Extent, Found, Latency, Phase, Store};
 
 /// The parts of a read that the cache does not have.
 pub(super) enum CacheMiss {

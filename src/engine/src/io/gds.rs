@@ -7,10 +7,10 @@
 use std::time::Instant;
 
 use super::fetch::fits;
-use crate::error::{Error, Result};
 use crate::messages::{FilePart, GdsTarget, Read, Shared, Storage};
 use crate::stats::Stats;
-use crate::store::block_on;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_stores::block_on;
 
 /// As [`super::fetch::fetch`], but reads a file to the device by GPUDirect Storage.
 ///

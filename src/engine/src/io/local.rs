@@ -12,12 +12,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::fetch::{fetch, index, look};
 use super::gds::fetch_by_gds;
 use crate::chunk_index::ShardId;
-use crate::error::{Error, Result};
-use crate::memory::Lease;
 use crate::messages::{Event, Lanes, Read, ReadDone, ReadId, Shared, Storage, Upload, Workers};
-use crate::nvtx;
 use crate::stats::Stats;
-use crate::store::block_on;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::Lease;
+use dali_zarr_base::nvtx;
+use dali_zarr_stores::block_on;
 
 /// A read for a thread.
 pub(super) enum LocalRead {
@@ -227,11 +227,11 @@ mod tests {
     use crossbeam_channel::unbounded;
 
     use super::*;
-    use crate::memory::{HostArena, HostBlock};
     use crate::messages::{ReadObject, ReadRange, UploadPart, Wave, WaveLimits};
     use crate::reader::opening::UnstartedReader;
-    use crate::spec::Spec;
-    use crate::store::tests_hooked::Hooked;
+    use dali_zarr_base::memory::{HostArena, HostBlock};
+    use dali_zarr_samples::spec::Spec;
+    use dali_zarr_stores::testing::Hooked;
 
     /// All bytes of a read.
     const WHOLE: UploadPart = UploadPart { offset: 0, len: 16, to: 0 };

@@ -13,11 +13,11 @@ pub(crate) use merge::{MERGE_LOCAL, MERGE_REMOTE, Merge};
 use std::sync::Arc;
 
 use crate::chunk_index::{ChunkIndex, Location, ShardId};
-use crate::error::{Code, Error, Result};
-use crate::memory::Lease;
 use crate::messages::{Fetch, Lanes, Read, Shared};
-use crate::plan::ChunkId;
-use crate::store::{ByteRange, Latency, Phase, block_on};
+use dali_zarr_base::error::{Code, Error, Result};
+use dali_zarr_base::memory::Lease;
+use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_stores::{ByteRange, Latency, Phase, block_on};
 use local::{LocalRead, Threads};
 use requests::Requests;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Merge;
 use crate::cache::{Cache, Name};
 use crate::messages::Read;
-use crate::store::{ByteRange, Found};
+use dali_zarr_stores::{ByteRange, Found};
 
 /// The pieces of one merged read (a piece is the range of one chunk), by offset.
 pub(super) struct Pieces {
@@ -91,8 +91,8 @@ pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize>
 mod tests {
     use super::*;
     use crate::messages::{ReadObject, ReadRange};
-    use crate::spec::Spec;
-    use crate::store::{LocalStore, ReadFiles, Store};
+    use dali_zarr_samples::spec::Spec;
+    use dali_zarr_stores::{LocalStore, ReadFiles, Store};
     use std::sync::Arc;
 
     const MERGE: Merge = Merge { gap: 10, limit: 1000, waste: 5 };

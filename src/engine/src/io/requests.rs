@@ -18,11 +18,11 @@ use super::fetch::{CacheMiss, fetch, index, look};
 use super::request_limiter::RequestLimiter;
 use crate::cache::Cache;
 use crate::chunk_index::ShardId;
-use crate::error::{Error, Result};
-use crate::memory::Lease;
 use crate::messages::{Event, Read, ReadDone, Shared, Workers};
-use crate::nvtx;
-use crate::store::Runtime;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::Lease;
+use dali_zarr_base::nvtx;
+use dali_zarr_stores::Runtime;
 
 /// The remote reads of one reader. Dropping it cancels them and waits until none uses its memory any more.
 pub(super) struct Requests {

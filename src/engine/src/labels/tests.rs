@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::error::ErrorKind;
+use dali_zarr_base::error::ErrorKind;
 
 fn array(
     root: &Path,
@@ -72,7 +72,7 @@ fn labels_are_decoded_values() {
     assert_eq!(found(&spec, "-1", &[100.0]), "-1=2", "a dimension by its position");
     assert_eq!(
         found(
-            &spec.clone().with(|s| s.values.mask_and_scale = crate::spec::PerOutput::one(true)),
+            &spec.clone().with(|s| s.values.mask_and_scale = dali_zarr_samples::spec::PerOutput::one(true)),
             "level",
             &[1.0, 1.0]
         ),

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
-use crate::dataset::{ArrayPart, Dataset, MAX_COORDINATES, View, ViewedArray, open_parent};
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::json::with_bare_tokens;
 use crate::reader::coordinates::read_as;
 use crate::reader::text;
-use crate::spec::{PerOutput, Spec};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::json::with_bare_tokens;
+use dali_zarr_samples::dataset::{ArrayPart, Dataset, MAX_COORDINATES, View, ViewedArray, open_parent};
+use dali_zarr_samples::spec::{PerOutput, Spec};
 
 /// The labels of arrays. Stores stay open.
 pub struct Labels {

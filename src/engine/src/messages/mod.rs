@@ -29,12 +29,12 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
-use crate::assemble::Ops;
-use crate::batch::DeviceBuffers;
 use crate::cache::Cache;
 use crate::chunk_index::{ChunkIndex, Plan, ShardId, ShardIndex};
-use crate::error::{Error, Result};
 use crate::stats::Stats;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::assemble::Ops;
+use dali_zarr_samples::batch::DeviceBuffers;
 
 /// The index of a chunk in the scheduler's table. The index is reused after the chunk was removed.
 pub(crate) type Handle = u32;

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::chunk_index::ShardId;
-use crate::error::{Error, Result};
-use crate::memory::{Lease, Part};
-use crate::store::ByteRange;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::{Lease, Part};
+use dali_zarr_stores::ByteRange;
 
 /// The number of a read. It also stands for the memory that the read filled, until all its chunks are done with it.
 pub(crate) type ReadId = u64;

@@ -3,9 +3,9 @@
 use dali_zarr_kernels::{Job, Layout};
 
 use super::{Handle, Payload};
-use crate::error::Result;
-use crate::memory::Lease;
-use crate::plan::ChunkId;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::Lease;
+use dali_zarr_samples::plan::ChunkId;
 
 /// Decodes on the CPU for the scheduler, and assembles batches that are delivered there.
 pub(crate) trait Decode: Send {

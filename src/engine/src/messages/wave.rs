@@ -12,9 +12,9 @@ use dali_zarr_kernels::Layout;
 
 use super::{Assembly, Handle, Outcome, Payload, Served, UploadPart};
 use crate::budget::DeviceBudget;
-use crate::error::Result;
-use crate::memory::Lease;
-use crate::plan::ChunkId;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::Lease;
+use dali_zarr_samples::plan::ChunkId;
 
 /// What the bytes of a chunk in a wave are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

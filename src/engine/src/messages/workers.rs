@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{Event, Shared};
-use crate::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
 
 /// Starts a named thread. If it panics, the scheduler gets [`Event::Died`].
 pub(crate) fn spawn(
@@ -21,7 +21,7 @@ pub(crate) fn spawn(
     std::thread::Builder::new()
         .name(format!("dali-zarr-{name}"))
         .spawn(move || {
-            crate::nvtx::name_thread(&format!("dali-zarr-{label}"));
+            dali_zarr_base::nvtx::name_thread(&format!("dali-zarr-{label}"));
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
                 // The receiver may be gone already: then nobody waits for this thread's work.
                 let _ = events.send(Event::Died(Error::panicked(&format!("in thread {label}"), &*panic)));
@@ -100,7 +100,7 @@ impl<W> Drop for Workers<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Code;
+    use dali_zarr_base::error::Code;
 
     #[test]
     fn a_thread_that_panics_is_a_bug_that_the_scheduler_hears_of() {

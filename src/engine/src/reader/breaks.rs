@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::coordinates;
 use super::opening::shape;
 use super::rows::integers;
-use crate::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
-use crate::spec::{Spec, is_location};
-use crate::store::Store;
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};
+use dali_zarr_samples::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
+use dali_zarr_samples::spec::{Spec, is_location};
+use dali_zarr_stores::Store;
 
 /// Reads the breaks that arrays in the stores define. Returns one list for all stores, or one for each store if samples
 /// are cut from each on its own. The breaks are elements of the first of `dims`. If samples are `rows`, they count

@@ -8,13 +8,13 @@ use super::Reader;
 use super::opening::UnstartedReader;
 use super::text;
 use super::times::{Comparison, Meaning};
-use crate::dataset::{ArrayInfo, Dataset, MAX_COORDINATES, Texts, View, open_parent};
-use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result, Site};
-use crate::first_log::warn_once;
-use crate::geometry::Role;
-use crate::spec::{DimKey, PerOutput, Spec};
-use crate::store::{self, Store};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, ErrorKind, Result, Site};
+use dali_zarr_base::first_log::warn_once;
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset, MAX_COORDINATES, Texts, View, open_parent};
+use dali_zarr_samples::geometry::Role;
+use dali_zarr_samples::spec::{DimKey, PerOutput, Spec};
+use dali_zarr_stores::{self as store, Store};
 
 /// Finds the array with the coordinates along `dim` of an array in `group` that has `len` elements along it; `None` if
 /// there is none. See [`View::nearest`].

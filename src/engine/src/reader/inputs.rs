@@ -6,10 +6,10 @@ use super::opening::{Inputs, UnstartedReader};
 use super::openings::{self, Opening};
 use super::{breaks, missing, rows, tables};
 use crate::cache;
-use crate::dataset::{Dataset, Kept};
-use crate::error::{Error, Result};
-use crate::geometry;
-use crate::spec::{Device, Io, Spec};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::dataset::{Dataset, Kept};
+use dali_zarr_samples::geometry;
+use dali_zarr_samples::spec::{Device, Io, Spec};
 
 impl UnstartedReader {
     /// Opens the stores, reads metadata and checks the spec against them. Reads no chunks except those of arrays that

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::coordinates;
 use super::opening::shape;
 use super::times::Meaning;
-use crate::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};
-use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
-use crate::spec::{MissingDates, Spec};
-use crate::store::Store;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};
+use dali_zarr_samples::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
+use dali_zarr_samples::spec::{MissingDates, Spec};
+use dali_zarr_stores::Store;
 
 /// The arrays that may have the dates.
 const DATES: [&str; 2] = ["dates", "base_dates"];

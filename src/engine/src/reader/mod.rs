@@ -24,6 +24,8 @@ mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
 #[cfg(test)]
+mod tests_icechunk;
+#[cfg(test)]
 mod tests_oversized;
 #[cfg(test)]
 mod tests_pushed;
@@ -37,24 +39,24 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
-pub use crate::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use crate::budget::{MachineMemory, smallest};
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
-use crate::dataset::Dataset;
-use crate::error::{Error, Result, Site};
-use crate::first_log::is_first_log_of;
-use crate::geometry::Rows;
 use crate::gpu;
 use crate::gpu::driver;
 use crate::io::FetchPool;
-pub use crate::memory::HostBuffer;
-use crate::memory::Machine;
 use crate::messages::{Event, Shared, Take, spawn};
-use crate::nvtx;
 use crate::scheduler::{Finished, Scheduler, Setup};
-use crate::spec::{Device, Spec};
 use crate::stats::Stats;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::first_log::is_first_log_of;
+pub use dali_zarr_base::memory::HostBuffer;
+use dali_zarr_base::memory::Machine;
+use dali_zarr_base::nvtx;
+pub use dali_zarr_samples::batch::{Batch, DeviceBuffers, Names, OutputInfo};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::geometry::Rows;
+use dali_zarr_samples::spec::{Device, Spec};
 use needs::{gds_buffer, rules};
 use opening::UnstartedReader;
 use planning::plan_batches;
@@ -380,7 +382,7 @@ impl Reader {
     }
 
     /// Continues where a reader of the same samples was when `state` was taken. If this reader has other shards,
-    /// batches or padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
+    /// batches or padding, the rest of the epoch is divided anew (see `order`). Starts to prepare batches.
     ///
     /// # Errors
     /// If the state is not that of a reader of the same samples, if the shards can't be changed there, or if this

@@ -3,18 +3,18 @@
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, Needs, Rates, WaveTime};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route, bytes_in_reach};
-use crate::codec::Chain;
-use crate::dataset::{ArrayPart, Dataset, DimGrid, Sharding};
-use crate::error::{Error, Result};
-use crate::geometry::{Geometry, Role, Rows};
 use crate::gpu;
 use crate::io::MERGE_REMOTE;
-use crate::memory::arena::rounded;
-use crate::order::{Order, Sample};
-use crate::plan::{BatchPlan, ChunkId, ChunkMap};
 use crate::scheduler::Rules;
-use crate::spec::{DecodeDevice, Device, Spec};
-use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_codecs::Chain;
+use dali_zarr_samples::dataset::{ArrayPart, Dataset, DimGrid, Sharding};
+use dali_zarr_samples::geometry::{Geometry, Role, Rows};
+use dali_zarr_samples::order::{Order, Sample};
+use dali_zarr_samples::plan::{BatchPlan, ChunkId, ChunkMap};
+use dali_zarr_samples::spec::{DecodeDevice, Device, Spec};
+use dali_zarr_stores::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
 /// Maximum number of chunks that one batch may need. Each takes some hundred bytes of host memory while it is planned.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
@@ -36,7 +36,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
     let mut total = 0u64;
     for placement in &geometry.placements {
         let (view, array) = (&geometry.views[placement.array], &dataset.arrays[placement.array]);
-        let most = |part: &crate::dataset::ArrayPart| {
+        let most = |part: &dali_zarr_samples::dataset::ArrayPart| {
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
                 let (elements, span) = match dim.role {
                     Role::Whole => (dim.len, dim.len),

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use super::needs::{RoutedPart, bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta, pusher};
-use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, Route, bytes_in_reach};
-use crate::dataset::{ArrayInfo, Dataset};
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
 use crate::gpu;
-use crate::memory::shown;
-use crate::order::{Blocks, Order, Weights};
-use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, OrderSource, Spec};
 use crate::stats::OutputCounters;
-use crate::store::Store;
-use crate::table::Table;
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::memory::shown;
+use dali_zarr_base::table::Table;
+use dali_zarr_samples::assemble::{self, Ops};
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
+use dali_zarr_samples::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
+use dali_zarr_samples::order::{Blocks, Order, Weights};
+use dali_zarr_samples::plan::{ArrayGrids, PartGrid, Planner};
+use dali_zarr_samples::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, OrderSource, Spec};
+use dali_zarr_stores::Store;
 
 /// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
 /// start from it, and [`crate::explain`] describes it.
@@ -339,7 +339,7 @@ pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
 }
 
 fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
-    let part = |p: &crate::dataset::ArrayPart| PartGrid {
+    let part = |p: &dali_zarr_samples::dataset::ArrayPart| PartGrid {
         dims: p.grid.clone(),
         order: p.format.order.clone(),
         swap: p.format.swap,

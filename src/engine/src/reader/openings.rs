@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::opening::Inputs;
-use crate::dataset::Kept;
-use crate::memory::PerProcess;
+use dali_zarr_base::memory::PerProcess;
+use dali_zarr_samples::dataset::Kept;
 
 /// What a reader found when it was opened.
 pub(super) struct Opening {
     pub dataset: Kept,
     pub inputs: Inputs,
-    /// See [`crate::spec::Breaks::found`].
+    /// See [`dali_zarr_samples::spec::Breaks::found`].
     pub breaks: Vec<Vec<i64>>,
 }
 
@@ -62,7 +62,8 @@ mod tests {
     use super::*;
 
     fn opening(breaks: Vec<Vec<i64>>) -> Opening {
-        let dataset = Kept::of(&crate::dataset::Dataset { stores: vec![], arrays: vec![], parents: vec![] });
+        let dataset =
+            Kept::of(&dali_zarr_samples::dataset::Dataset { stores: vec![], arrays: vec![], parents: vec![] });
         Opening { dataset, inputs: Inputs::default(), breaks }
     }
 

@@ -8,7 +8,7 @@ use super::progress::Start;
 use super::sources::Sources;
 use crate::chunk_index::{Foresight, Plan, Upcoming};
 use crate::messages::{Event, Shared, spawn};
-use crate::order::Pushes;
+use dali_zarr_samples::order::Pushes;
 
 /// The body of the planner's thread. Waits for the order and the number of the first sample, then plans a batch of
 /// `batch` samples for each request. With `pushes` it plans what the caller pushes, and waits for it.

@@ -7,10 +7,10 @@ use crossbeam_channel::Sender;
 
 use super::opening::ordered;
 use crate::chunk_index::ChunkIndex;
-use crate::error::{Error, Result};
-use crate::order::Order;
 use crate::reader::checkpoint::{self, Identity};
-use crate::spec::Spec;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::order::Order;
+use dali_zarr_samples::spec::Spec;
 
 /// The order to plan batches in, and the number of the sample to begin with.
 pub(super) type Start = (Order, u64);

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::chunk_index::ChunkIndex;
-use crate::error::{Error, Result};
-use crate::order::{Draws, Pushed, Pushes};
-use crate::spec::{OrderSource, Spec};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::order::{Draws, Pushed, Pushes};
+use dali_zarr_samples::spec::{OrderSource, Spec};
 
 /// Takes the pushes of a reader's caller. It may be used from any thread, and after the reader has ended.
 pub struct Pusher {
@@ -65,7 +65,7 @@ impl Pusher {
     }
 
     /// Pushes the next batch: the samples with these numbers, of an epoch. `draws` says what random crops depend on. Doesn't
-    /// wait. Returns false if as much waits as may wait ([`crate::order::MOST_BATCHES`], [`crate::order::MOST_SAMPLES`]).
+    /// wait. Returns false if as much waits as may wait (`order::MOST_BATCHES`, `order::MOST_SAMPLES`).
     ///
     /// # Errors
     /// Of kind `Index` if there is no sample with a number; of kind `Value` if there are none or more than the batch size; if

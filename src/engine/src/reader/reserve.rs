@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::OutputInfo;
 use crate::budget::{Budget, Needs};
-use crate::error::Result;
 use crate::gpu;
 use crate::gpu::driver::{CuFile, Device};
-use crate::memory::arena::Arena;
-use crate::memory::{Account, HostArena, HostBlock, Pool};
 use crate::messages::{Lanes, Shared};
 use crate::scheduler::{BatchAccount, DeviceArena, ReaderMemory};
-use crate::spec::Spec;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::arena::Arena;
+use dali_zarr_base::memory::{Account, HostArena, HostBlock, Pool};
+use dali_zarr_samples::spec::Spec;
 
 /// The memory of a reader, and the lanes that use it.
 pub(super) struct Reserved {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::Reader;
-use crate::dataset::{ArrayInfo, Dataset, LoneArray, each_store, group_attributes, lone_array};
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::geometry::Rows;
-use crate::memory::{Machine, shown};
-use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec, is_location};
-use crate::store::Store;
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::memory::{Machine, shown};
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset, LoneArray, each_store, group_attributes, lone_array};
+use dali_zarr_samples::geometry::Rows;
+use dali_zarr_samples::spec::{DimKey, OutOfBounds, PerOutput, Spec, is_location};
+use dali_zarr_stores::Store;
 
 type Attributes = serde_json::Map<String, serde_json::Value>;
 

@@ -6,10 +6,10 @@ use crossbeam_channel::Sender;
 
 use super::opening::UnstartedReader;
 use crate::budget::{Budget, MachineMemory, smallest};
-use crate::error::Result;
-use crate::memory::{Account, Given, Ledger};
 use crate::messages::Event;
-use crate::spec::{Device, Spec};
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::{Account, Given, Ledger};
+use dali_zarr_samples::spec::{Device, Spec};
 
 /// What a reader has of the memory that all readers share. It ends when this is dropped.
 pub(super) struct Part {

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::batch::Names;
 use crate::chunk_index::ChunkIndex;
-use crate::geometry::Picked;
+use dali_zarr_samples::batch::Names;
+use dali_zarr_samples::geometry::Picked;
 
 /// Names the samples of a reader.
 pub(super) struct Sources {

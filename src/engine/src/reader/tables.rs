@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Reader;
-use crate::dataset::Dataset;
-use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
-use crate::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Spec};
-use crate::store;
-use crate::table::{Element, Table, kept, read_npy, room};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::table::{Element, Table, kept, read_npy, room};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Spec};
+use dali_zarr_stores as store;
 
 /// Maximum number of bytes that are read at a time, unless a chunk is larger.
 const PIECE: u64 = 4 << 20;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Reader;
-use crate::error::Error;
 use crate::messages::{Event, spawn};
-use crate::spec::{DimKey, Spec};
+use dali_zarr_base::error::Error;
+use dali_zarr_samples::spec::{DimKey, Spec};
 
 /// An array of 64 int32 in chunks of 4, uncompressed.
 fn store(folder: &Path) {

@@ -8,11 +8,11 @@ use zarrs::array::{BytesToBytesCodecTraits, CodecOptions};
 
 use super::tests::write_v2;
 use super::{DeviceBuffers, Reader};
-use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::error::Result;
 use crate::gpu::driver::DeviceBuffer;
 use crate::gpu::driver::test_gpu::{Random, gpu};
-use crate::spec::{Device, DimKey, Spec};
+use dali_zarr_base::error::Result;
+use dali_zarr_codecs::testing::{gzip, lz4, sample, zlib, zstd};
+use dali_zarr_samples::spec::{Device, DimKey, Spec};
 
 /// Elements of a chunk.
 const ELEMENTS: usize = 30_011;

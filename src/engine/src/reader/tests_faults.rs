@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Reader;
-use crate::spec::{DimKey, Spec};
-use crate::store::object::fake::{Act, Random, Server, publish};
+use dali_zarr_samples::spec::{DimKey, Spec};
+use dali_zarr_stores::testing::{Act, Random, Server, publish};
 
 /// Elements of an array, of a shard and of a chunk.
 const ELEMENTS: usize = 64;

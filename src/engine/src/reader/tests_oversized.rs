@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::Reader;
 use super::opening::UnstartedReader;
 use super::tests::write_v2;
-use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
-use crate::error::Result;
-use crate::spec::Spec;
-use crate::store::Found;
-use crate::store::object::fake::{Server, publish};
-use crate::store::tests_hooked::Hooked;
+use dali_zarr_base::error::Result;
+use dali_zarr_codecs::testing::{gzip, sample, zlib, zstd};
+use dali_zarr_samples::spec::Spec;
+use dali_zarr_stores::Found;
+use dali_zarr_stores::testing::Hooked;
+use dali_zarr_stores::testing::{Server, publish};
 
 /// Bytes of a decoded chunk.
 const LEN: usize = 5000;

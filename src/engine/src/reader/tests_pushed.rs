@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::Reader;
 use super::tests::write_v2;
-use crate::error::{ErrorKind, Result};
 use crate::explain::explain;
-use crate::order::{Draws, MOST_BATCHES};
-use crate::random::below;
-use crate::random::key;
-use crate::spec::{DimKey, OrderSource, OutOfBounds, Spec};
+use dali_zarr_base::error::{ErrorKind, Result};
+use dali_zarr_base::random::below;
+use dali_zarr_base::random::key;
+use dali_zarr_samples::order::{Draws, MOST_BATCHES};
+use dali_zarr_samples::spec::{DimKey, OrderSource, OutOfBounds, Spec};
 
 const ROWS: usize = 40;
 

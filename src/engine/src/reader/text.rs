@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{MAX_COORDINATES, MAX_TEXT, TextArray, Texts};
-use crate::error::{Error, Result, Site};
-use crate::store::{Store, block_on, get_many};
+use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_samples::dataset::{MAX_COORDINATES, MAX_TEXT, TextArray, Texts};
+use dali_zarr_stores::{Store, block_on, get_many};
 
 /// Number of chunks that are read and held at the same time.
 const TOGETHER: u64 = 8;

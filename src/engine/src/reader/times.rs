@@ -2,7 +2,7 @@
 //! and udunits.
 
 use super::calendar::Calendar;
-use crate::dtype::DType;
+use dali_zarr_base::dtype::DType;
 
 /// Seconds of a day.
 const DAY: f64 = 86400.0;
@@ -12,12 +12,12 @@ const DAY: f64 = 86400.0;
 pub(super) struct Meaning {
     units: Option<String>,
     calendar: String,
-    kind: Kind,
+    kind: TimeKind,
 }
 
 /// The kind of the values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum TimeKind {
     /// Instants: `origin + value * seconds` are the seconds since day 0 of the calendar.
     Instants { seconds: f64, origin: f64, calendar: Calendar },
     /// Durations of `value * seconds` seconds.
@@ -45,13 +45,13 @@ impl Meaning {
     pub(super) fn new(units: Option<&str>, calendar: Option<&str>) -> Self {
         let units = units.map(str::trim).filter(|units| !units.is_empty());
         let calendar = calendar.unwrap_or("standard").trim().to_lowercase();
-        let kind = units.map_or(Kind::Numbers, |units| kind(units, &calendar));
+        let kind = units.map_or(TimeKind::Numbers, |units| kind(units, &calendar));
         Self { units: units.map(str::to_owned), calendar, kind }
     }
 
     /// Returns how coordinates with this and another meaning are compared.
     pub(super) fn compared(&self, other: &Self) -> Comparison {
-        use Kind::{Durations, Instants, Numbers};
+        use TimeKind::{Durations, Instants, Numbers};
         let is_plain = |one: &Self| one.units.is_none();
         match (self.kind, other.kind) {
             _ if self == other => Comparison::Numbers,
@@ -69,9 +69,9 @@ impl Meaning {
     /// Returns a value in seconds, or the value itself if it isn't a time.
     pub(super) fn seconds(&self, value: f64) -> f64 {
         match self.kind {
-            Kind::Instants { seconds, origin, .. } => value.mul_add(seconds, origin),
-            Kind::Durations { seconds } => value * seconds,
-            Kind::Unconverted | Kind::Numbers => value,
+            TimeKind::Instants { seconds, origin, .. } => value.mul_add(seconds, origin),
+            TimeKind::Durations { seconds } => value * seconds,
+            TimeKind::Unconverted | TimeKind::Numbers => value,
         }
     }
 
@@ -79,16 +79,16 @@ impl Meaning {
     /// the text isn't a date.
     pub(super) fn date(&self, text: &str) -> Option<f64> {
         match self.kind {
-            Kind::Instants { calendar, .. } => instant(text, calendar),
-            Kind::Durations { .. } | Kind::Unconverted | Kind::Numbers => None,
+            TimeKind::Instants { calendar, .. } => instant(text, calendar),
+            TimeKind::Durations { .. } | TimeKind::Unconverted | TimeKind::Numbers => None,
         }
     }
 
     /// Returns the seconds by which a value of type `dtype` may be off because it was rounded.
     pub(super) fn rounding(&self, value: f64, dtype: DType) -> f64 {
         let seconds = match self.kind {
-            Kind::Instants { seconds, .. } | Kind::Durations { seconds } => seconds,
-            Kind::Unconverted | Kind::Numbers => return 0.0,
+            TimeKind::Instants { seconds, .. } | TimeKind::Durations { seconds } => seconds,
+            TimeKind::Unconverted | TimeKind::Numbers => return 0.0,
         };
         let relative = match dtype {
             DType::F16 => 2f64.powi(-11),
@@ -106,7 +106,7 @@ impl Meaning {
 
     /// Formats a value for messages: an instant as a date.
     pub(super) fn shown(&self, value: f64) -> String {
-        let Kind::Instants { calendar, .. } = self.kind else { return value.to_string() };
+        let TimeKind::Instants { calendar, .. } = self.kind else { return value.to_string() };
         let seconds = (self.seconds(value) * 1e3).round() / 1e3;
         let day = (seconds / DAY).floor();
         // No calendar is meant for more than some hundred thousand years.
@@ -135,13 +135,13 @@ impl Meaning {
     }
 }
 
-fn kind(units: &str, calendar: &str) -> Kind {
+fn kind(units: &str, calendar: &str) -> TimeKind {
     for (prefix, is_difference) in [("datetime64", false), ("timedelta64", true)] {
         let Some(unit) = units.strip_prefix(prefix) else { continue };
         return match numpy_seconds(unit) {
-            Some(seconds) if is_difference => Kind::Durations { seconds },
-            Some(seconds) => Kind::Instants { seconds, origin: 0.0, calendar: Calendar::ProlepticGregorian },
-            None => Kind::Unconverted,
+            Some(seconds) if is_difference => TimeKind::Durations { seconds },
+            Some(seconds) => TimeKind::Instants { seconds, origin: 0.0, calendar: Calendar::ProlepticGregorian },
+            None => TimeKind::Unconverted,
         };
     }
     let mut words = units.splitn(3, char::is_whitespace).map(str::trim);
@@ -149,12 +149,12 @@ fn kind(units: &str, calendar: &str) -> Kind {
         (Some(unit), Some(since), Some(reference)) if since.eq_ignore_ascii_case("since") => {
             let instants = || {
                 let calendar = Calendar::named(calendar)?;
-                Some(Kind::Instants { seconds: seconds(unit)?, origin: instant(reference, calendar)?, calendar })
+                Some(TimeKind::Instants { seconds: seconds(unit)?, origin: instant(reference, calendar)?, calendar })
             };
-            instants().unwrap_or(Kind::Unconverted)
+            instants().unwrap_or(TimeKind::Unconverted)
         }
-        (Some(unit), None, None) => seconds(unit).map_or(Kind::Numbers, |seconds| Kind::Durations { seconds }),
-        _ => Kind::Numbers,
+        (Some(unit), None, None) => seconds(unit).map_or(TimeKind::Numbers, |seconds| TimeKind::Durations { seconds }),
+        _ => TimeKind::Numbers,
     }
 }
 
@@ -196,7 +196,7 @@ fn numpy_seconds(text: &str) -> Option<f64> {
     Some(scale * seconds)
 }
 
-/// Parses an instant such as `2000-01-01 12:00:00.5 +01:00`. Returns seconds as [`Kind::Instants`] counts them; `None`
+/// Parses an instant such as `2000-01-01 12:00:00.5 +01:00`. Returns seconds as [`TimeKind::Instants`] counts them; `None`
 /// if the text isn't an instant.
 fn instant(text: &str, calendar: Calendar) -> Option<f64> {
     let (sign, unsigned) =

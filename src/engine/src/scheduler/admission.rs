@@ -8,10 +8,10 @@ use super::chunks::{DecodedMemory, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::{ReadChunk, ReadState};
 use crate::chunk_index::{ChunkInfo, Location, Route};
-use crate::error::Result;
-use crate::memory::{Lease, arena};
 use crate::messages::{GdsTarget, Handle, Read, ReadRange, UploadPart};
-use crate::plan::ChunkId;
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::{Lease, arena};
+use dali_zarr_samples::plan::ChunkId;
 
 /// Smaller reads are not worth the calls to cuFile.
 const MIN_GDS_BYTES: usize = 64 << 10;

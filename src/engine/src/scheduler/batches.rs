@@ -8,12 +8,12 @@ use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::chunks::{Chunk, ChunkState, OutputPart};
 use super::{BatchAccount, Finished, Rules};
-use crate::assemble::copied_bytes;
-use crate::batch::{Batch, DeviceBuffers};
-use crate::error::{Error, Result};
-use crate::memory::{HostBuffer, Lease, Pool};
 use crate::messages::{Assembly, Handle, Served};
-use crate::plan::BatchPlan;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::{HostBuffer, Lease, Pool};
+use dali_zarr_samples::assemble::copied_bytes;
+use dali_zarr_samples::batch::{Batch, DeviceBuffers};
+use dali_zarr_samples::plan::BatchPlan;
 
 /// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, however many jobs they have.
 const MAX_PLANNED_JOBS: usize = 1 << 18;

@@ -9,10 +9,10 @@ use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::ReadChunk;
 use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
-use crate::error::{Code, Error, Result};
 use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::stats::Stats;
-use crate::store::{ByteRange, Extent};
+use dali_zarr_base::error::{Code, Error, Result};
+use dali_zarr_stores::{ByteRange, Extent};
 
 /// Decode tasks have about this many decoded bytes. Handing over larger tasks costs little for each byte.
 const TASK_BYTES: usize = 256 << 10;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::DeviceArena;
-use crate::memory::{Account, HostArena, Lease, arena};
+use dali_zarr_base::memory::{Account, HostArena, Lease, arena};
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,8 +189,8 @@ impl ChunkMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::HostBlock;
-    use crate::memory::arena::Arena;
+    use dali_zarr_base::memory::HostBlock;
+    use dali_zarr_base::memory::arena::Arena;
 
     fn staging(bytes: usize) -> HostArena {
         HostArena::new(HostBlock::invented(1 << 20, bytes))

@@ -10,11 +10,11 @@ use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::{ReadChunk, ReadState};
 use super::shard_indexes::{IndexPending, Known};
 use crate::chunk_index::{ChunkInfo, Location, ObjectRange, Route, ShardId, ShardIndex};
-use crate::error::{Error, Result};
 use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
-use crate::memory::arena;
 use crate::messages::{Handle, ReadObject, ReadRange};
-use crate::store::Extent;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::arena;
+use dali_zarr_stores::Extent;
 
 /// Most wanted chunks that are searched for neighbours in the same object.
 const MERGE_SEARCH: usize = 4096;

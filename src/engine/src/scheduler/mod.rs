@@ -41,14 +41,14 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
-use crate::batch::Batch;
 use crate::chunk_index::{NEVER, Plan};
-use crate::error::{Error, Result};
 use crate::messages::{Decode, Event, Fetch, Lanes, ReadId, Served, Shared, TaskDone, Wave, WaveDone, WaveLimits};
-use crate::plan::ChunkId;
 use crate::stats::Stats;
 use batches::{Batches, JobSource, set_addresses};
 use chunks::{ChunkState, Chunks};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::batch::Batch;
+use dali_zarr_samples::plan::ChunkId;
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::{ReadChunk, Reads};
 pub(crate) use setup::{BatchAccount, DeviceArena, ReaderMemory, Rules, Setup};

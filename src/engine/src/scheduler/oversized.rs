@@ -5,9 +5,9 @@
 use super::Scheduler;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
-use crate::error::{Code, Error, Result};
-use crate::memory::arena::rounded;
 use crate::messages::Handle;
+use dali_zarr_base::error::{Code, Error, Result};
+use dali_zarr_base::memory::arena::rounded;
 
 impl Scheduler {
     /// Handles a value of `bytes` bytes that was not read, because less memory was reserved. Queues the chunk again, or

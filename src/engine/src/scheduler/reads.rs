@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::memory::ChunkMemory;
-use crate::memory::{Lease, SharedLease, arena};
 use crate::messages::{Handle, Payload, ReadId, ReadObject};
-use crate::plan::IdHasher;
+use dali_zarr_base::memory::{Lease, SharedLease, arena};
+use dali_zarr_samples::plan::IdHasher;
 
 /// While there is time, the limit on local reads is divided by this.
 const RELAXED_READS_DIVISOR: usize = 4;
@@ -194,10 +194,10 @@ impl Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::arena::Arena;
-    use crate::memory::{HostArena, HostBlock};
     use crate::scheduler::DeviceArena;
     use crate::scheduler::memory::MemoryKind;
+    use dali_zarr_base::memory::arena::Arena;
+    use dali_zarr_base::memory::{HostArena, HostBlock};
 
     fn memory(gds_buffer: Option<DeviceArena>) -> ChunkMemory {
         ChunkMemory::new(HostArena::new(HostBlock::invented(1 << 20, 4096)), None, gds_buffer)

@@ -6,8 +6,8 @@ use crossbeam_channel::Sender;
 
 use super::Finished;
 use crate::budget::LimitFinder;
-use crate::memory::{Account, HostArena, Pool, arena};
 use crate::messages::{Decode, Fetch, Lanes, Shared};
+use dali_zarr_base::memory::{Account, HostArena, Pool, arena};
 
 /// The limits and sizes that the scheduler works with.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::chunk_index::{ShardId, ShardIndex};
 use crate::messages::Handle;
-use crate::plan::IdHasher;
+use dali_zarr_samples::plan::IdHasher;
 
 /// What a read of a shard's index found.
 pub(crate) enum Known {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::sharing::Sharing;
 use crate::chunk_index::DIRECT_COPY;
-use crate::memory::arena;
 use crate::messages::{Content, Handle, WaveLimits};
+use dali_zarr_base::memory::arena;
 
 /// While more chunks are being read, a wave waits for them. It is launched anyway when this many bytes of chunks that
 /// need no decoding wait for it. It waits longer if there is time to wait for a whole batch.

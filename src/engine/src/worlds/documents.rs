@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::error::{Error, Result};
-use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_stores::{ByteRange, Extent, Found, Latency, Phase, Store};
 
 /// Where the chunks of an array lie.
 #[derive(Clone)]

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::budget::MachineMemory;
-use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
-use crate::order::Order;
-use crate::random::key;
 use crate::scheduler::simulation::random::{self, Caller, Life, Random, SimulatedReader};
-use crate::spec::OrderSource;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::random::key;
+use dali_zarr_samples::order::Order;
+use dali_zarr_samples::spec::OrderSource;
 use stores::RandomReader;
 
 pub use speed::{Speed, scheduler_speed};
@@ -146,7 +146,7 @@ pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Fa
                 let what = match lived {
                     Ok(Ok(())) => continue,
                     Ok(Err(e)) => e.message().to_owned(),
-                    Err(panic) => format!("a panic: {}", crate::error::panic_text(&*panic)),
+                    Err(panic) => format!("a panic: {}", dali_zarr_base::error::panic_text(&*panic)),
                 };
                 failed.store(true, Relaxed);
                 return Err(Failure { seed, what });

@@ -11,15 +11,15 @@ use serde_json::json;
 use super::documents::{ChunkLocations, Documents};
 use crate::budget::MachineMemory;
 use crate::chunk_index::{Entries, Foresight, Plan, ShardIndex};
-use crate::dataset::Dataset;
-use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
 use crate::messages::{Event, ReadDone};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::{SimulatedWork, Simulation, World, shared, wave_events};
-use crate::spec::{Device, DimKey, Spec};
-use crate::store::Latency;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::spec::{Device, DimKey, Spec};
+use dali_zarr_stores::Latency;
 
 /// A field of 721 x 1440 is a shard of 63 inner chunks of about 64 KiB.
 const FIELD: [u64; 3] = [1, 721, 1440];

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::documents::{ChunkLocations, Documents};
 use crate::budget::{Limits, smallest};
-use crate::dataset::Dataset;
-use crate::error::{Error, Result};
 use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::random::Random;
-use crate::spec::{Device, DimKey, OrderArguments, OrderSource, OutOfBounds, Spec};
-use crate::store::{Latency, Store};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::spec::{Device, DimKey, OrderArguments, OrderSource, OutOfBounds, Spec};
+use dali_zarr_stores::{Latency, Store};
 
 /// A random reader of a random data set, not started yet.
 pub(super) struct RandomReader {

@@ -1,14 +1,21 @@
-//! Checks that no module imports from a module above it. The order is written in DESIGN.md only, and read from there.
-//! In folders without an order there, no circle of modules may import from each other. An import of an item that the
-//! folder's `mod.rs` re-exports counts as an import of the module that has it.
+//! Checks that no module imports from a module of its crate above it, and that no crate depends on one above it. The
+//! orders are written in DESIGN.md only, and read from there. In folders without an order there, no circle of modules may
+//! import from each other. An import of an item that the folder's `mod.rs` re-exports counts as an import of the module
+//! that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the lists of DESIGN.md. Each has the folder whose modules it orders (empty: the crate), and rows of modules,
-/// lowest first. Modules in one row don't import from each other.
-fn orders() -> Vec<(String, Vec<Vec<String>>)> {
+/// The crates whose modules are checked: folders of `src`.
+const CRATES: [&str; 5] = ["base", "stores", "codecs", "samples", "engine"];
+
+/// Names in rows, lowest first. Those in one row don't import from each other.
+type Rows = Vec<Vec<String>>;
+
+/// Returns the lists of DESIGN.md. Each has the folder below `src` whose modules it orders, such as `samples/order` for
+/// those in `src/samples/src/order`. That of `src` orders the crates.
+fn orders() -> Vec<(String, Rows)> {
     let text = include_str!("../../DESIGN.md");
     let mut orders = Vec::new();
     let mut lines = text.lines();
@@ -21,12 +28,17 @@ fn orders() -> Vec<(String, Vec<Vec<String>>)> {
     orders
 }
 
+/// Returns the folder `src`, which has the crates.
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
 /// Adds the Rust files of a folder and its subfolders to `found`, except tests.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let stem = path.file_stem().unwrap().to_str().unwrap();
-        if stem == "tests" || stem.starts_with("tests_") || stem == "test_gpu" {
+        if matches!(stem, "tests" | "test_gpu" | "testing") || stem.starts_with("tests_") {
             continue;
         }
         if path.is_dir() {
@@ -176,20 +188,22 @@ impl Folder {
 
 #[test]
 fn no_module_imports_from_one_above_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let orders = orders();
-    assert!(orders.iter().any(|(folder, _)| folder.is_empty()), "DESIGN.md has no order of the crate's modules");
+    assert!(orders.iter().any(|(folder, _)| folder == "engine"), "DESIGN.md has no order of the engine's modules");
     let mut wrong = Vec::new();
-    for (folder, rows) in &orders {
+    for (path, rows) in orders.iter().filter(|(path, _)| path != "src") {
+        let (name, folder) = path.split_once('/').unwrap_or((path, ""));
+        assert!(CRATES.contains(&name), "DESIGN.md orders the modules of {name}, which isn't a crate");
+        let root = src().join(name).join("src");
         let row_of = |name: &str| rows.iter().position(|row| row.iter().any(|other| other == name));
         for (own, imports) in Folder::read(&root, folder).imports {
             let Some(row) = row_of(&own) else {
-                wrong.push(format!("{folder}: the module {own} isn't in the order"));
+                wrong.push(format!("{path}: the module {own} isn't in the order"));
                 continue;
             };
             for (name, file) in imports {
                 if row_of(&name).is_some_and(|other| other >= row) {
-                    wrong.push(format!("{} imports from {name}, which isn't below {own}", file.display()));
+                    wrong.push(format!("{path}: {} imports from {name}, which isn't below {own}", file.display()));
                 }
             }
         }
@@ -199,22 +213,60 @@ fn no_module_imports_from_one_above_it() {
 
 #[test]
 fn no_modules_import_from_each_other() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()?.strip_prefix(&root).ok()).collect();
     let mut wrong = Vec::new();
-    for name in folders {
-        let folder = Folder::read(&root, name.to_str().unwrap());
-        for (own, imports) in &folder.imports {
-            for (other, file) in imports {
-                if folder.below(other).contains(&**own) {
-                    wrong.push(format!("{} imports from {other}, which needs {own}", file.display()));
+    for name in CRATES {
+        let root = src().join(name).join("src");
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        let folders: BTreeSet<&Path> =
+            files.iter().filter_map(|file| file.parent()?.strip_prefix(&root).ok()).collect();
+        for folder in folders {
+            let folder = Folder::read(&root, folder.to_str().unwrap());
+            for (own, imports) in &folder.imports {
+                for (other, file) in imports {
+                    if folder.below(other).contains(&**own) {
+                        wrong.push(format!("{name}: {} imports from {other}, which needs {own}", file.display()));
+                    }
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "modules that need each other:\n{}", wrong.join("\n"));
+}
+
+/// Cargo allows no circle. But it would allow an arrow between crates of one row, or one that skips what lies between.
+#[test]
+fn no_crate_depends_on_one_above_it() {
+    let orders = orders();
+    let (_, rows) = orders.iter().find(|(path, _)| path == "src").expect("DESIGN.md has an order of the crates");
+    let row_of = |name: &str| rows.iter().position(|row| row.iter().any(|other| other == name));
+    let mut crates = 0;
+    for entry in fs::read_dir(src()).unwrap() {
+        let folder = entry.unwrap().path();
+        let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else { continue };
+        let own = folder.file_name().unwrap().to_str().unwrap();
+        let row = row_of(own).unwrap_or_else(|| panic!("the crate {own} isn't in the order"));
+        for name in dependencies(&manifest) {
+            assert!(row_of(name).is_some_and(|other| other < row), "{own} depends on {name}, which isn't below it");
+        }
+        crates += 1;
+    }
+    assert_eq!(crates, rows.iter().flatten().count(), "DESIGN.md orders all crates");
+}
+
+/// Returns the folders of this project's crates that a manifest names as dependencies, also of tests.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.ends_with("dependencies]") {
+            let name = line.split(['.', ' ', '=']).next().unwrap();
+            found.extend(name.strip_prefix("dali-zarr-").or((name == "nvcomp-sys").then_some(name)));
+        }
+    }
+    found
 }
 
 #[test]

@@ -11,4 +11,3 @@ mod inflate;
 mod lz;
 mod shuffle;
 mod walk;
-mod zstd;

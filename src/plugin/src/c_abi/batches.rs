@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use dali_zarr_engine::error::Error;
+use dali_zarr_base::error::Error;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers};
 
 use super::readers::CReader;

@@ -2,10 +2,10 @@
 
 use std::ffi::c_char;
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_engine::explain::{arrays, explain};
 use dali_zarr_engine::labels;
-use dali_zarr_engine::spec::{DimKey, Spec};
+use dali_zarr_samples::spec::{DimKey, Spec};
 
 use super::readers::CReader;
 use super::{call, deref, keep_text, put, text};

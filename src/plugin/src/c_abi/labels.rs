@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use dali_zarr_engine::labels::{Labels, Values};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_samples::spec::Spec;
 
 use super::{call, deref, keep_text, put, text};
 use crate::unwind::Fenced;

@@ -13,7 +13,7 @@ mod readers;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
-use dali_zarr_engine::error::{Error, ErrorKind, Result};
+use dali_zarr_base::error::{Error, ErrorKind, Result};
 
 use serde_json::{Value, json};
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::table::kept::{self, AnyTable};
+use dali_zarr_base::table::{Element, Table};
 use dali_zarr_engine::reader::openings;
-use dali_zarr_engine::table::kept::{self, AnyTable};
-use dali_zarr_engine::table::{Element, Table};
 
 use super::{call, deref, details, keep_error, keep_text, null, put, text};
 use crate::interrupts::{Exception, Python};

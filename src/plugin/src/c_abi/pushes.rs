@@ -1,8 +1,8 @@
 //! The caller's order: takes the samples that a caller pushes, and finds samples by their starts.
 
-use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::order::Draws;
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_engine::reader::Pusher;
+use dali_zarr_samples::order::Draws;
 
 use super::readers::CReader;
 use super::{call, call_with, deref, null};

@@ -2,9 +2,9 @@
 
 use std::ffi::{CString, c_char};
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_engine::reader::{OutputInfo, Reader};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_samples::spec::Spec;
 
 use super::{c_text, call, deref, null, put, text};
 use crate::registry::Registered;

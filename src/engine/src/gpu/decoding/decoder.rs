@@ -1,12 +1,12 @@
 //! The trait that a lane knows its decoders by.
 
 use crate::budget::Decoding;
-use crate::codec::streams::ChunkStream;
-use crate::error::Result;
 use crate::gpu::driver::{DecodeArrays, Module, Stream};
 use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
+use dali_zarr_base::error::Result;
+use dali_zarr_codecs::streams::ChunkStream;
 
 /// A decoder of streams on the GPU.
 pub(in crate::gpu) trait StreamDecoder {

@@ -5,10 +5,10 @@ use dali_zarr_kernels::zstd;
 
 use super::decoder::{LaneCapacity, Launch, StreamDecoder};
 use crate::budget::Decoding;
-use crate::codec::streams::ChunkStream;
-use crate::error::Result;
 use crate::gpu::driver::ZstdArrays;
 use crate::gpu::streams::EncodedStream;
+use dali_zarr_base::error::Result;
+use dali_zarr_codecs::streams::ChunkStream;
 
 /// `dz_inflate_*`.
 pub(super) struct Inflate;

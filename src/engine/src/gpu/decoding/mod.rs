@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
 
-use crate::codec::stream::Checksum;
-use crate::codec::streams::{ChunkStream, StreamCodec};
-use crate::error::{Error, Result};
 use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_codecs::stream::Checksum;
+use dali_zarr_codecs::streams::{ChunkStream, StreamCodec};
 use decoder::{LaneCapacity, Launch, StreamDecoder};
 use kernels::{Inflate, Lz4, ZstdKernels};
 use nvcomp::Nvcomp;

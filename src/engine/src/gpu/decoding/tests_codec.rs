@@ -2,14 +2,14 @@
 //! bytes again. Damaged streams must do no harm.
 
 use super::nvcomp::{check_frame_for_nvcomp, decode_async, temp_bytes};
-use crate::codec::Compression;
-use crate::codec::stream::Checksum;
-use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::codec::streams::{self, StreamCodec, Verdict};
-use crate::error::Result;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu, nvcomp};
 use crate::gpu::driver::{DecodeArrays, DeviceBuffer, memset_async};
-use dali_zarr_kernels::zstd_plan::plan;
+use dali_zarr_base::error::Result;
+use dali_zarr_codecs::Compression;
+use dali_zarr_codecs::stream::Checksum;
+use dali_zarr_codecs::streams::{self, StreamCodec, Verdict};
+use dali_zarr_codecs::testing::{gzip, lz4, sample, zlib, zstd};
+use dali_zarr_codecs::zstd::plan;
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, StreamKind};
 use std::time::Instant;
 

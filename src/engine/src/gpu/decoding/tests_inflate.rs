@@ -1,8 +1,8 @@
 //! Compares the kernels for deflate streams with the same code on the host, and measures how fast they are.
 
-use crate::codec::streams::tests::sample;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::driver::{DecodeArrays, DeviceBuffer, Event, memset_async};
+use dali_zarr_codecs::testing::sample;
 use dali_zarr_kernels::{INFLATE, InflateKernel, host, inflate_kernel};
 use flate2::write::DeflateEncoder;
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! Copies and fills, enqueued on a stream. Device memory is given by address.
 
 use super::{Stream, check};
-use crate::error::Result;
 use cudarc::driver::sys;
+use dali_zarr_base::error::Result;
 
 /// Enqueues a copy from host to device memory. Asynchronous only from page-locked memory.
 ///

@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use libloading::Library;
 
 use super::Device;
-use crate::error::{Error, Result};
 use crate::messages::FilePart;
+use dali_zarr_base::error::{Error, Result};
 
 /// This path exists if the kernel module `nvidia-fs` is loaded. Without it, cuFile has only the compatibility mode.
 const KERNEL_PART: &str = "/proc/driver/nvidia-fs";

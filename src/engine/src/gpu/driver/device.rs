@@ -1,8 +1,8 @@
 //! A device and its primary context, which this process shares with DALI and PyTorch.
 
 use super::{check, driver_error};
-use crate::error::{Code, Error, Result};
 use cudarc::driver::{result, sys};
+use dali_zarr_base::error::{Code, Error, Result};
 use dali_zarr_kernels::CUDA;
 use std::sync::{Arc, OnceLock};
 

@@ -1,8 +1,8 @@
 //! The kernels of `dali-zarr-kernels`, loaded into a context and launched with typed arguments.
 
 use super::{DecodeArrays, Device, Stream, check, driver_error};
-use crate::error::Result;
 use cudarc::driver::{result, sys};
+use dali_zarr_base::error::Result;
 use dali_zarr_kernels::zstd::{self, EXECUTE, Grid};
 use dali_zarr_kernels::{FATBIN, INFLATE, InflateKernel, LZ4_THREADS, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};

@@ -1,8 +1,8 @@
 //! Device memory and page-locked host memory: allocated when a reader is built, used again and again, freed at its end.
 
 use super::{Device, check};
-use crate::error::{Error, Result};
 use cudarc::driver::sys;
+use dali_zarr_base::error::{Error, Result};
 use std::sync::Arc;
 
 /// Device memory. Its address is a multiple of 256.

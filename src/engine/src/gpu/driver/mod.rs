@@ -22,8 +22,8 @@ pub use kernels::{AssembleArrays, Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use stream::{Event, Stream};
 
-use crate::error::{Code, Error, Result};
 use cudarc::driver::{result::DriverError, sys::CUresult};
+use dali_zarr_base::error::{Code, Error, Result};
 
 /// Turns a driver call's code into a [`Result`] whose message names the call.
 fn check(call: &'static str, code: CUresult) -> Result<()> {

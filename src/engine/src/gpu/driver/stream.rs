@@ -1,8 +1,8 @@
 //! Streams and events.
 
 use super::{Device, check};
-use crate::error::Result;
 use cudarc::driver::sys;
+use dali_zarr_base::error::Result;
 use std::sync::Arc;
 
 /// A CUDA event. Threads that wait for it sleep instead of spinning.

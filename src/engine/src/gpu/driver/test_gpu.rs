@@ -1,8 +1,8 @@
 //! Helpers of the tests that need a GPU. Each of these tests begins with [`gpu`]. Without a GPU it prints why, and
 //! ends.
 
-use crate::codec::streams::StreamCodec;
 use crate::gpu::decoding::{ZstdDecoder, choose};
+use dali_zarr_codecs::streams::StreamCodec;
 
 use super::{Device, DeviceBuffer, Module, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use std::path::PathBuf;

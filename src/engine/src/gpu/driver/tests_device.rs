@@ -5,8 +5,8 @@ use super::{
     Device, DeviceBuffer, Event, PinnedBuffer, check, copy_device_async, copy_to_device_async, copy_to_host_async,
     error_code, memset_async,
 };
-use crate::error::{Code, ErrorKind};
 use cudarc::driver::sys::CUresult;
+use dali_zarr_base::error::{Code, ErrorKind};
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, CopyJob, GATHER_TILE, host};
 
 #[test]

@@ -10,10 +10,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::error::{Error, Result};
 use crate::gpu::driver::{CuFile, Device, Stream, copy_to_host_async};
 use crate::messages::{FilePart, Storage};
-use crate::spec::{Io, Spec};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::spec::{Io, Spec};
 
 /// Whether there is anything for cuFile to read: chunks in local files that the CPU doesn't decode.
 fn applies(chunk_index: &ChunkIndex) -> bool {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::chunk_index::ChunkIndex;
-use crate::error::Result;
 use crate::gpu::driver::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async};
 use crate::messages::FilePart;
-use crate::plan::ChunkId;
-use crate::store::{ByteRange, Phase, block_on};
+use dali_zarr_base::error::Result;
+use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_stores::{ByteRange, Phase, block_on};
 
 /// How many chunks are timed, after a first one that is not.
 const TIMED: usize = 8;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::gpu::driver::test_gpu::gpu;
     use crate::reader::opening::UnstartedReader;
-    use crate::spec::{DimKey, Spec};
+    use dali_zarr_samples::spec::{DimKey, Spec};
 
     /// Writes an array of uint8 with `chunks` chunks of 300,000 bytes. A chunk exists if `has` is true for its number.
     fn store(folder: &Path, chunks: usize, has: impl Fn(usize) -> bool) -> Arc<ChunkIndex> {

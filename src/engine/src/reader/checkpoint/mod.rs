@@ -6,7 +6,7 @@
 //! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the epoch and the position
 //!   follow from the segments.
 //! - `legs`: the segments of the schedule: how the samples were divided, and how many each shard delivered (see
-//!   [`crate::order::Segment`]).
+//!   [`dali_zarr_samples::order::Segment`]).
 //! - `check`: a hash of the segments. Other segments may lead to the same place, but not to the same samples. States of earlier
 //!   builds, and those that a loader makes for a reader, don't have it.
 //! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples
@@ -24,12 +24,12 @@ mod tests_same;
 
 use serde_json::{Map, Value, json};
 
-use crate::dataset::Dataset;
-use crate::digest::digest;
-use crate::error::{Error, Result};
-use crate::order::{Blocks, Order, Segment, Sharding, Weights};
-use crate::plan::Planner;
-use crate::spec::{DEFAULT_SEED, Spec};
+use dali_zarr_base::digest::digest;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::order::{Blocks, Order, SampleSharding, Segment, Weights};
+use dali_zarr_samples::plan::Planner;
+use dali_zarr_samples::spec::{DEFAULT_SEED, Spec};
 use samples::Samples;
 
 const FORMAT: &str = "dali_zarr.reader";
@@ -205,7 +205,7 @@ fn check_place(state: &Map<String, Value>, segments: &[Segment], samples: u64) -
 
 fn segment_to_json(segment: &Segment) -> Value {
     let Segment { sharding, epoch, rest, delivered } = segment;
-    let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
+    let SampleSharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
     json!({
         "num_shards": num_shards, "batch_size": batch_size, "pad_last_batch": pad_last_batch, "stick_to_shard": stick_to_shard,
         "epoch": epoch, "rest": rest, "delivered": delivered,
@@ -215,7 +215,7 @@ fn segment_to_json(segment: &Segment) -> Value {
 /// Returns a hash of all fields of the segments.
 fn check_of(segments: &[Segment]) -> String {
     let numbers = segments.iter().flat_map(|Segment { sharding, epoch, rest, delivered }| {
-        let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
+        let SampleSharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
         let flags = u64::from(*pad_last_batch) | u64::from(*stick_to_shard) << 1;
         [*num_shards, *batch_size, flags, *epoch, *rest, *delivered]
     });
@@ -225,7 +225,7 @@ fn check_of(segments: &[Segment]) -> String {
 fn segment_from_json(value: &Value, samples: u64) -> Option<Segment> {
     let number = |key: &str, from: u64, to: u64| value.get(key)?.as_u64().filter(|n| (from..=to).contains(n));
     let flag = |key: &str| value.get(key)?.as_bool();
-    let sharding = Sharding {
+    let sharding = SampleSharding {
         num_shards: number("num_shards", 1, samples)?,
         batch_size: number("batch_size", 1, 1 << 31)?,
         pad_last_batch: flag("pad_last_batch")?,

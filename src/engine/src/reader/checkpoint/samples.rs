@@ -9,12 +9,12 @@
 use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
-use crate::dataset::{ArrayInfo, Dataset};
-use crate::digest::digest;
-use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
-use crate::order::{Blocks, Layout, Run, Weights};
-use crate::plan::Planner;
-use crate::spec::{Concat, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
+use dali_zarr_base::digest::digest;
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
+use dali_zarr_samples::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
+use dali_zarr_samples::order::{Blocks, Layout, Run, Weights};
+use dali_zarr_samples::plan::Planner;
+use dali_zarr_samples::spec::{Concat, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
 
 /// Maximum number of arrays that are described one by one. Further arrays are replaced by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -289,7 +289,7 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     let all: Vec<Vec<String>> = arrays.iter().map(parts).collect();
     let shared = |depth: usize| all.iter().all(|n| depth + 1 < n.len() && n[depth] == all[0][depth]);
     let depth = (0..).take_while(|&depth| shared(depth)).count();
-    let is_root = arrays.iter().any(|a| a.parts.iter().any(crate::dataset::ArrayPart::is_root));
+    let is_root = arrays.iter().any(|a| a.parts.iter().any(dali_zarr_samples::dataset::ArrayPart::is_root));
     let folder = (!is_root).then(|| all.first().map_or_else(String::new, |first| first[..depth].join("/")));
     (folder, all.iter().map(|name| name[depth.min(name.len())..].join("/")).collect())
 }
@@ -358,7 +358,7 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
 /// (its length is in the starts), any other dimension by its length. The indices that `pick` takes are listed (one list
 /// for each store if they differ), unless they count up from 0.
 fn shape(view: &View, geometry: &Geometry) -> Value {
-    let dim = |dim: &crate::geometry::ViewDim| {
+    let dim = |dim: &dali_zarr_samples::geometry::ViewDim| {
         let pick = dim.pick.as_ref().and_then(|pick| match pick.lists() {
             [list] => (!list.iter().copied().eq(0..pick.len())).then(|| json!(list)),
             lists => Some(json!(lists)),

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::reader::Reader;
 use crate::reader::opening::UnstartedReader;
-use crate::spec::ArrayArgument;
+use dali_zarr_samples::spec::ArrayArgument;
 
 fn order() -> Order {
     Order::new(

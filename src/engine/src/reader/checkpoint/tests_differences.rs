@@ -2,8 +2,8 @@
 
 use super::tests::{array, at, identity, named, refusal, state, store};
 use super::*;
-use crate::dtype::DType;
-use crate::spec::{DimKey, OutOfBounds, PerOutput, Pick};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_samples::spec::{DimKey, OutOfBounds, PerOutput, Pick};
 
 #[test]
 fn arrays_are_told_apart_by_their_names() {

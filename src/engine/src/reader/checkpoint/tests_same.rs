@@ -2,8 +2,8 @@
 
 use super::tests::{array, at, identity, named, refusal, state, store};
 use super::*;
-use crate::dtype::DType;
-use crate::spec::{ChannelDims, DimKey, OutOfBounds, PerOutput, Pick};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_samples::spec::{ChannelDims, DimKey, OutOfBounds, PerOutput, Pick};
 
 #[test]
 fn arguments_that_mean_the_same_are_the_same() {

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::place::{DecodedMemory, OutputPart};
 use super::state::ChunkState;
 use crate::chunk_index::{ChunkInfo, Location, Route};
-use crate::memory::{Lease, arena};
 use crate::messages::Payload;
-use crate::plan::ChunkId;
+use dali_zarr_base::memory::{Lease, arena};
+use dali_zarr_samples::plan::ChunkId;
 
 /// The use of a batch that is not planned yet, but will need the chunk.
 const FORESEEN: u32 = u32::MAX;

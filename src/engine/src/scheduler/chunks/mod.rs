@@ -19,7 +19,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Handle;
-use crate::plan::{ChunkId, ChunkMap};
+use dali_zarr_samples::plan::{ChunkId, ChunkMap};
 use queue::Queue;
 use table::Table;
 

@@ -1,6 +1,6 @@
 //! Where the decoded bytes of a chunk go.
 
-use crate::memory::{Lease, arena};
+use dali_zarr_base::memory::{Lease, arena};
 
 /// A part of an output of a batch. A chunk is decoded there if the batch needs a copy of the whole chunk.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! The states of a chunk, and which may follow which.
 
-use crate::error::Error;
+use dali_zarr_base::error::Error;
 
 /// The state of a chunk.
 #[derive(Debug)]

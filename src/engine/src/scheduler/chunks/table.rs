@@ -9,7 +9,7 @@ use super::queue::Wanted;
 use super::state::ChunkState;
 use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Handle;
-use crate::plan::{ChunkId, ChunkMap};
+use dali_zarr_samples::plan::{ChunkId, ChunkMap};
 
 /// The chunks that planned batches need. They are found by id, or by a handle without a look-up.
 #[derive(Default)]

@@ -4,8 +4,8 @@ use dali_zarr_kernels::Layout;
 
 use super::{Chunk, ChunkState, DecodedMemory};
 use crate::chunk_index::{ChunkInfo, Location, Route};
-use crate::memory::{HostArena, HostBlock, Lease};
-use crate::plan::ChunkId;
+use dali_zarr_base::memory::{HostArena, HostBlock, Lease};
+use dali_zarr_samples::plan::ChunkId;
 
 fn chunk() -> Chunk {
     let info = ChunkInfo { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
@@ -70,7 +70,7 @@ fn impossible_changes_are_found() {
     ];
     for (expected, change) in changes {
         let panic = std::panic::catch_unwind(|| change(&mut chunk())).unwrap_err();
-        let text = crate::error::panic_text(&*panic);
+        let text = dali_zarr_base::error::panic_text(&*panic);
         assert!(text.contains(expected), "expected {expected:?}, but found {text:?}");
     }
 }

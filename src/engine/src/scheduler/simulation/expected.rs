@@ -5,11 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use dali_zarr_kernels::{Job, Source};
 
 use super::lent;
-use crate::error::{Error, Result};
-use crate::order::Sample;
-use crate::plan::{BatchPlan, ChunkId};
 use crate::scheduler::Finished;
 use crate::scheduler::batches::Batches;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::order::Sample;
+use dali_zarr_samples::plan::{BatchPlan, ChunkId};
 
 /// A planned batch.
 struct Expected {

@@ -1,11 +1,11 @@
 //! The memory of a simulated reader: what each unit of memory holds. Units have the size of the arena's alignment.
 
 use super::{SLOTS, STAGING};
-use crate::error::{Error, Result};
-use crate::memory::arena::ALIGN;
-use crate::memory::{Lease, Part};
 use crate::messages::ReadId;
-use crate::plan::ChunkId;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::arena::ALIGN;
+use dali_zarr_base::memory::{Lease, Part};
+use dali_zarr_samples::plan::ChunkId;
 
 /// A range of simulated memory, or of a simulated output.
 #[derive(Clone, Copy, Debug)]

@@ -22,16 +22,16 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dali_zarr_kernels::Layout;
 
-use crate::assemble::Ops;
-use crate::batch::DeviceBuffers;
 use crate::budget::{Budget, DeviceBudget};
 use crate::chunk_index::{ChunkIndex, Plan, ShardId};
-use crate::error::{Error, Result};
-use crate::memory::arena::Arena;
-use crate::memory::{HostArena, HostBlock, Lease, Pool};
 use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Take, Task, Upload, Wave, WaveLimits};
 use crate::scheduler::{BatchAccount, DeviceArena, Finished, ReaderMemory, Rules, Scheduler, Setup};
 use crate::stats::Stats;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::arena::Arena;
+use dali_zarr_base::memory::{HostArena, HostBlock, Lease, Pool};
+use dali_zarr_samples::assemble::Ops;
+use dali_zarr_samples::batch::DeviceBuffers;
 use shutdown::{Block, Ending, Threads};
 
 /// The memory and the workers of a simulated reader.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::{Config, OUTPUT_SPACE, SimulatedWork, Simulation, World, task_events, wave_events};
 use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
-use crate::error::Result;
-use crate::memory::Lease;
 use crate::messages::{Event, Item, Read, ReadDone, ReadRange, Shared};
 use crate::scheduler::{Scheduler, WantedChunk};
+use dali_zarr_base::error::Result;
+use dali_zarr_base::memory::Lease;
 
 /// When batches are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crossbeam_channel::unbounded;
 
 use super::{SimulatedWork, Simulation, World};
-use crate::error::{Error, Result};
 use crate::messages::Event;
 use crate::scheduler::Finished;
+use dali_zarr_base::error::{Error, Result};
 
 /// How the threads of a reader and the device memory of chunks came to their ends.
 #[derive(Default)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use dali_zarr_kernels::{Job, Layout, Source};
 
 use super::some_rules;
-use crate::batch::DeviceBuffers;
 use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
-use crate::error::Error;
-use crate::memory::{Ledger, Pool};
 use crate::messages::{Assembly, Served};
-use crate::plan::{BatchPlan, ChunkId, ChunkUse};
 use crate::scheduler::batches::{Batches, JobSource};
 use crate::scheduler::chunks::{Chunk, ChunkState};
 use crate::scheduler::{BatchAccount, Rules};
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::{Ledger, Pool};
+use dali_zarr_samples::batch::DeviceBuffers;
+use dali_zarr_samples::plan::{BatchPlan, ChunkId, ChunkUse};
 
 fn id(index: u64) -> ChunkId {
     ChunkId { array: 0, part: 0, index }

@@ -2,10 +2,10 @@
 
 use super::{Bench, Compressor, Rows, gpu};
 use crate::chunk_index::DIRECT_COPY;
-use crate::error::Error;
-use crate::memory::arena::rounded;
 use crate::messages::{Event, GdsTarget};
 use crate::scheduler::memory::MemoryKind;
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::arena::rounded;
 
 const STAGING: usize = 1 << 20;
 const SLOTS: usize = 1 << 20;

@@ -6,12 +6,12 @@ use dali_zarr_kernels::Source;
 
 use super::{Bench, Compressor, Rows, gpu};
 use crate::chunk_index::Route;
-use crate::error::Error;
-use crate::memory::Lease;
-use crate::memory::arena::rounded;
 use crate::messages::{Content, Event, Read, Wave};
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::Lease;
+use dali_zarr_base::memory::arena::rounded;
 
 /// Bytes of a decoded row, and of the slots of the tests.
 const ROW: usize = 256;

@@ -20,17 +20,17 @@ use super::simulation::{Config, GpuConfig, SimulatedWork, Simulation, shared, ta
 use super::{Finished, Rules};
 use crate::budget::MachineMemory;
 use crate::chunk_index::Foresight;
-use crate::dataset::Dataset;
-use crate::error::{Error, Result};
 use crate::explain::memory::simulated;
-use crate::memory::Lease;
 use crate::messages::{Event, Read, ReadDone, Take, Task, Wave, WaveLimits};
-use crate::plan::ChunkId;
 use crate::reader::opening::UnstartedReader;
-use crate::spec::{Device, DimKey, Spec};
 use crate::stats::Stats;
-use crate::store::{Extent, Latency};
 use crate::worlds::documents::{ChunkLocations, Documents};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::Lease;
+use dali_zarr_samples::dataset::Dataset;
+use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_samples::spec::{Device, DimKey, Spec};
+use dali_zarr_stores::{Extent, Latency};
 
 /// Elements of a row, of type float32, unless a test asks for others.
 const WIDTH: u64 = 64;

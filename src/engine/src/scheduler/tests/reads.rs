@@ -6,12 +6,12 @@ use dali_zarr_kernels::Source;
 
 use super::{Bench, Rows};
 use crate::chunk_index::{Entries, ShardIndex};
-use crate::error::Error;
-use crate::memory::Lease;
-use crate::memory::arena::rounded;
 use crate::messages::{Event, Read, ReadRange};
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::Lease;
+use dali_zarr_base::memory::arena::rounded;
 
 /// Bytes of a decoded row.
 const ROW: usize = 256;

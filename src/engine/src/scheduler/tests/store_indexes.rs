@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Bench, Rows};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
-use crate::error::Error;
 use crate::messages::{Event, ReadRange};
 use crate::scheduler::simulation::SimulatedWork;
+use dali_zarr_base::error::Error;
 
 /// Four chunks, two for each batch. They are neighbours in one object. The first index has the chunks of the first
 /// batch, and the second index those of the second.

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Bench, Compressor, Rows, gpu};
 use crate::chunk_index::{DIRECT_COPY, Entries, ShardIndex};
-use crate::error::Error;
-use crate::memory::Lease;
 use crate::messages::{Event, Read, ReadDone, ReadRange, UploadPart};
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
+use dali_zarr_base::error::Error;
+use dali_zarr_base::memory::Lease;
 
 const SLOTS: usize = 4 * DIRECT_COPY;
 const STAGING: usize = 1 << 20;

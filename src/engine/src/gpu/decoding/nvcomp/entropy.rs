@@ -1,7 +1,7 @@
 //! Reads the descriptions of zstd's entropy tables: FSE distributions and Huffman weights, RFC 8878 sections 4.1.1 and
 //! 4.2.1. The descriptions are decoded, because in most damaged tables the sums are wrong.
 
-use crate::codec::bits::Bits;
+use dali_zarr_codecs::bits::Bits;
 
 /// Bits in the longest Huffman code of a literal.
 const MAX_CODE_BITS: u32 = 11;

@@ -1,12 +1,11 @@
-//! Checks Zstandard frames (RFC 8878) for nvCOMP. A frame's plan ([`dali_zarr_kernels::zstd_plan`]) says where its parts
+//! Checks Zstandard frames (RFC 8878) for nvCOMP. A frame's plan (`zstd_plan`) says where its parts
 //! lie, and is made for every decoder. This module also reads the tables of the frame's blocks, and compares them with
 //! the lengths of the data that they decode. Nothing is decoded.
 //!
 //! **Changed bits in the sequences of a block, which this check does not decode, can still make nvCOMP access memory out
 //! of bounds.**
 
-use dali_zarr_kernels::zstd::{Block, BlockKind, LiteralsKind};
-use dali_zarr_kernels::zstd_plan::FramePlan;
+use dali_zarr_kernels::zstd::{Block, BlockKind, FramePlan, LiteralsKind};
 
 use super::entropy::{self, Huffman};
 

@@ -20,10 +20,10 @@ use nvcomp_sys::result::Batch;
 
 use super::decoder::{LaneCapacity, Launch, StreamDecoder};
 use crate::budget::Decoding;
-use crate::codec::streams::ChunkStream;
-use crate::error::{Error, Result};
 use crate::gpu::driver::{DecodeArrays, POISON, Stream, memset_async};
 use crate::gpu::streams::EncodedStream;
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_codecs::streams::ChunkStream;
 
 /// Returns the library, or an error that says what to install.
 fn library() -> Result<&'static nvcomp_sys::Library> {

@@ -1,11 +1,11 @@
 //! nvCOMP gets the frames of real encoders. Most damaged frames don't reach it, and no bytes make the check panic.
 
 use super::check_frame_for_nvcomp;
-use crate::codec::streams::tests::{sample, zstd};
-use crate::codec::streams::tests_blosc::{SHUFFLES, blosc};
-use crate::codec::streams::{SplitChunk, StreamCodec, split};
-use crate::codec::{BloscCodec, Chain, Compression};
-use dali_zarr_kernels::zstd_plan::plan;
+use dali_zarr_codecs::streams::{SplitChunk, StreamCodec, split};
+use dali_zarr_codecs::testing::{SHUFFLES, blosc};
+use dali_zarr_codecs::testing::{sample, zstd};
+use dali_zarr_codecs::zstd::plan;
+use dali_zarr_codecs::{BloscCodec, Chain, Compression};
 use proptest::prelude::*;
 use zarrs::array::codec::BloscCompressor;
 

@@ -1,8 +1,8 @@
 //! What goes wrong in a random world.
 
 use crate::chunk_index::{ChunkIndex, Location, ShardId};
-use crate::plan::ChunkId;
-use crate::random::key;
+use dali_zarr_base::random::key;
+use dali_zarr_samples::plan::ChunkId;
 
 /// The probabilities of faults in one world.
 #[derive(Clone, Copy, Default)]

@@ -24,16 +24,16 @@ use super::expected::Batched;
 use super::memory::Memory;
 use super::shutdown::Late;
 use super::{Config, Simulation, shared};
-use crate::assemble::Ops;
 use crate::chunk_index::{ChunkIndex, Foresight};
-use crate::error::{Error, Result};
-use crate::memory::arena::Range;
-use crate::memory::{Lease, Ledger};
-use crate::order::{Batches, Order, Sample};
-use crate::random::{GOLDEN, below, key, mix};
 use crate::scheduler::chunks::ChunkState;
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::{BatchAccount, Scheduler};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::arena::Range;
+use dali_zarr_base::memory::{Lease, Ledger};
+use dali_zarr_base::random::{GOLDEN, below, key, mix};
+use dali_zarr_samples::assemble::Ops;
+use dali_zarr_samples::order::{Batches, Order, Sample};
 
 /// Random numbers from a seed.
 pub(crate) struct Random(u64);

@@ -7,11 +7,11 @@ use std::ops::Range;
 use dali_zarr_kernels::{Job, Layout};
 
 use super::{RandomWorld, fault};
-use crate::error::{Error, Result};
 use crate::messages::{Content, Event, Item, Payload, ReadId, Task, Wave};
-use crate::plan::ChunkId;
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::memory::{Held, Span};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::plan::ChunkId;
 
 impl RandomWorld<'_> {
     /// Checks that encoded bytes are those of the chunk.

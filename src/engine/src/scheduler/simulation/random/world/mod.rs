@@ -10,15 +10,15 @@ use std::sync::Arc;
 use super::Random;
 use super::faults::{Faults, MissingKeys};
 use crate::chunk_index::{ChunkIndex, Foresight, Location, Plan, ShardId};
-use crate::error::{Error, Result};
-use crate::memory::Account;
 use crate::messages::{Event, ReadDone, ReadId};
-use crate::order::Sample;
-use crate::plan::ChunkId;
 use crate::scheduler::simulation::expected::Batched;
 use crate::scheduler::simulation::memory::Memory;
 use crate::scheduler::simulation::{SimulatedWork, World, task_events, wave_events};
 use crate::scheduler::{Finished, Scheduler};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::Account;
+use dali_zarr_samples::order::Sample;
+use dali_zarr_samples::plan::ChunkId;
 
 /// The surroundings of one scheduler.
 pub(super) struct RandomWorld<'a> {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::{RandomWorld, fault};
 use crate::chunk_index::{Entries, Route, ShardId, ShardIndex};
-use crate::error::{Error, Result};
-use crate::memory::Lease;
 use crate::messages::{Event, Handle, Read, ReadDone, ReadRange};
-use crate::plan::ChunkId;
-use crate::random::{below, mix};
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::SimulatedWork;
 use crate::scheduler::simulation::memory::{Held, Span};
+use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::memory::Lease;
+use dali_zarr_base::random::{below, mix};
+use dali_zarr_samples::plan::ChunkId;
 
 impl RandomWorld<'_> {
     pub(super) fn begin_read(&mut self, read: &Read, to: Span, scheduler: &Scheduler) -> Result<()> {

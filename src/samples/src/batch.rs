@@ -1,0 +1,77 @@
+//! Finished batches, and the memory that they are written to. This module lies below the scheduler, because the
+//! scheduler fills the batches that the reader hands out.
+
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::memory::HostBuffer;
+
+/// Describes one output, the same in every batch. All samples have one shape, unless the output is ragged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputInfo {
+    /// The shape of one sample; empty for scalars. For a ragged output, the shape of the longest sample: samples differ
+    /// in the first dimension.
+    pub shape: Vec<i64>,
+    /// The element type.
+    pub dtype: DType,
+    /// DALI's layout, one letter per dimension; empty where the dimensions have no known letters.
+    pub layout: String,
+    /// The name for messages: that of the array, or those of the stacked arrays.
+    pub name: String,
+    /// For a ragged output, the most elements along the first dimension that one batch can have: the sum over its
+    /// samples. `None` if the output isn't ragged.
+    pub ragged: Option<u64>,
+}
+
+impl OutputInfo {
+    /// Returns the bytes of one sample. For a ragged output, the bytes of the longest sample.
+    pub fn sample_bytes(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize * self.dtype.size()
+    }
+
+    /// Returns the elements of one sample. For a ragged output, the elements at one index of the first dimension.
+    pub fn unit_elements(&self) -> i64 {
+        self.shape[usize::from(self.ragged.is_some())..].iter().product()
+    }
+
+    /// Returns the most bytes that this output has in a batch of `batch_size` samples.
+    pub fn batch_bytes(&self, batch_size: usize) -> usize {
+        let units = self.ragged.map_or(batch_size, |elements| usize::try_from(elements).unwrap_or(usize::MAX));
+        (self.unit_elements() as usize * self.dtype.size()).saturating_mul(units)
+    }
+}
+
+/// Device memory for all outputs of one batch. The host program lends it. The reader fills it and gives it back with a
+/// batch.
+#[derive(Clone, Debug)]
+pub struct DeviceBuffers {
+    /// The host program's number for this set. It comes back in [`Batch::buffers`].
+    pub id: u64,
+    /// For each output, the device address of [`OutputInfo::batch_bytes`] contiguous bytes, aligned to 8 bytes.
+    pub outputs: Vec<u64>,
+    /// The `CUevent` after which the memory may be written (0: at once). The event must live until the set comes back.
+    pub ready: u64,
+}
+
+/// A finished batch. It has all of its samples, side by side in memory. Nothing is pending on any stream.
+#[derive(Debug)]
+pub struct Batch {
+    /// With [`Device::Cpu`](crate::spec::Device::Cpu): one buffer per output. Empty otherwise.
+    pub host: Vec<HostBuffer>,
+    /// With [`Device::Gpu`](crate::spec::Device::Gpu): the [`DeviceBuffers::id`] of the set that was filled. `None`
+    /// otherwise.
+    pub buffers: Option<u64>,
+    /// Its number of samples. In a caller's order, those that fill up the batch don't count.
+    pub samples: usize,
+    /// With ragged outputs: the length of each sample along the first dimension. Empty otherwise.
+    pub lengths: Vec<i64>,
+    /// The names of the samples.
+    pub names: Names,
+}
+
+/// Names of samples, for people: the store and the start along each axis, such as `era5.zarr time=17 latitude=0`.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// All names, one after the other without separators.
+    pub text: String,
+    /// For each name, the byte offset in `text` where it ends.
+    pub ends: Vec<u32>,
+}

@@ -1,0 +1,43 @@
+//! The first of `dims`, along which stores may be joined and breaks lie.
+
+use super::ArrayShape;
+use super::dims::sample_dims;
+use super::views::{Role, View, views};
+use crate::spec::Spec;
+use dali_zarr_base::error::Result;
+
+/// The first of `dims`. Breaks lie along it.
+pub struct FirstDim {
+    /// Its name.
+    pub name: String,
+    /// The first element of each store, and the end of the last one.
+    pub stores: Vec<u64>,
+    /// The elements that `pick` takes of it, counted over all stores; `None` if `pick` doesn't name it.
+    pub pick: Option<Vec<u64>>,
+}
+
+impl FirstDim {
+    /// Finds the first of `dims`; `None` if no array has a dimension.
+    ///
+    /// # Errors
+    /// Those of [`Geometry::of`](super::Geometry::of) about dimensions, `pick` and stores.
+    pub fn of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<Self>> {
+        let names = sample_dims(spec, arrays)?;
+        let views = views(spec, arrays, &names)?;
+        let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
+        let Some((array, d)) = views.iter().enumerate().find_map(|(a, view)| Some((a, along(view)?))) else {
+            return Ok(None);
+        };
+        let stores = match &views[array].joined {
+            Some((joined, starts)) if *joined == d => starts.clone(),
+            _ => vec![0, arrays[array].parts[0][d]],
+        };
+        let pick = views[array].dims[d].picked(0).map(<[u64]>::to_vec);
+        Ok(Some(Self { name: names[0].clone(), stores, pick }))
+    }
+
+    /// Returns its length in one store, before `pick`.
+    pub fn len(&self, store: usize) -> u64 {
+        self.stores[store + 1] - self.stores[store]
+    }
+}

@@ -1,0 +1,122 @@
+//! The arrays as samples see them: stores are joined and `pick` is applied.
+
+use super::ArrayShape;
+use super::cuts::Cut;
+use super::picked::{self, Picked};
+use crate::spec::Spec;
+use dali_zarr_base::error::{Error, Result};
+
+/// How one dimension of an array is read for a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Samples are cut along it. Holds its index in [`Geometry::axes`](super::Geometry::axes).
+    Axis(usize),
+    /// Every sample has the whole dimension.
+    Whole,
+    /// A sample has the elements of its row, see [`Geometry::rows`](super::Geometry::rows).
+    Ragged,
+}
+
+/// One dimension of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewDim {
+    /// How it is read.
+    pub role: Role,
+    /// Its length after `pick`, over all joined stores.
+    pub len: u64,
+    /// The indices that `pick` takes of it; `None` if `pick` doesn't name it.
+    pub pick: Option<Picked>,
+}
+
+impl ViewDim {
+    /// Returns the indices that `pick` takes of this dimension in one store; `None` if `pick` doesn't name it. Indices
+    /// of the joined dimension count over all stores.
+    pub fn picked(&self, store: usize) -> Option<&[u64]> {
+        self.pick.as_ref().map(|pick| pick.of(store))
+    }
+}
+
+/// An array as samples see it.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// One entry per dimension of the stored array.
+    pub dims: Vec<ViewDim>,
+    /// How it is cut along each entry of [`Geometry::axes`](super::Geometry::axes).
+    pub cuts: Vec<Cut>,
+    /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
+    /// followed by the end of the last one.
+    pub joined: Option<(usize, Vec<u64>)>,
+}
+
+/// Returns each array as samples see it: joins stores and applies `pick`. Checks that arrays agree on the lengths of
+/// the dimensions that they share: those that samples are cut along and, in a stack, all of them.
+pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
+    let picks = picked::by_name(spec, arrays)?;
+    if axis_names.is_empty() && spec.source.paths.len() > 1 {
+        return Err(Error::value(format!(
+            "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
+             reader each",
+            arrays[0].name,
+            spec.source.paths.len()
+        )));
+    }
+    let mut lengths: Vec<(String, u64, String)> = Vec::new();
+    let mut views = Vec::new();
+    for array in arrays {
+        let mut joined = None;
+        let mut dims = Vec::new();
+        for (d, name) in array.dims.iter().enumerate() {
+            let lists = picks.get(name).copied();
+            let has_own = lists.is_some_and(|lists| lists.len() > 1);
+            let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
+            if stored.len() > 1 && axis_names.first() == Some(name) {
+                if has_own {
+                    return Err(Error::value(format!(
+                        "pick: stores are joined along \"{name}\", so that its indices count over all of them; expected one \
+                         list of indices, but found one for each store"
+                    )));
+                }
+                let mut starts = vec![0u64];
+                for len in &stored {
+                    starts.push(starts[starts.len() - 1].saturating_add(*len));
+                }
+                stored = vec![starts[starts.len() - 1]];
+                joined = Some((d, starts));
+            } else if let Some(p) = stored.iter().position(|&len| len != stored[0] && !has_own) {
+                return Err(Error::value(format!(
+                    "path: array '{}' has length {} along \"{name}\" in {} and {} in {}; stores are joined along \"{}\" \
+                     and must agree on everything else",
+                    array.name, stored[0], spec.source.paths[0], stored[p], spec.source.paths[p], axis_names[0]
+                )));
+            }
+            if let Some(len) = stored.iter().find(|&&len| len > i64::MAX as u64 / 4) {
+                return Err(Error::value(format!(
+                    "array '{}': dimension \"{name}\" has length {len}, more than can be addressed",
+                    array.name
+                )));
+            }
+            let pick =
+                lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
+            let len = pick.as_ref().map_or(stored[0], Picked::len);
+            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
+            let is_shared = role != Role::Whole || spec.samples.stack_arrays;
+            match lengths.iter().find(|(n, ..)| n == name && is_shared) {
+                Some((_, other, of)) if *other != len => {
+                    return Err(Error::value(format!(
+                        "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
+                         indices of both, or leave one of the arrays out",
+                        array.name
+                    )));
+                }
+                Some(_) => {}
+                None => lengths.push((name.clone(), len, array.name.clone())),
+            }
+            if role == Role::Whole && len == 0 {
+                return Err(Error::value(format!("array '{}': dimension \"{name}\" has length 0", array.name)));
+            }
+            dims.push(ViewDim { role, len, pick });
+        }
+        views.push(View { dims, cuts: Vec::new(), joined });
+    }
+    Ok(views)
+}
