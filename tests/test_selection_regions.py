@@ -395,3 +395,18 @@ def test_a_step_longer_than_a_store(tmp_path):
     assert read(paths, concat="samples", isel={"x": slice(0, -1, 3)}, window={"x": 2})[:2] == ([[1, 0]], [[0, 3]])
     padded = read(paths, concat="samples", isel={"x": slice(0, -1, 3)}, window={"x": 2}, step={"x": 1}, out_of_bounds_policy="edge")
     assert padded[:2] == ([[0, 0], [1, 0], [1, 3]], [[0, 0], [0, 3], [3, 3]])
+
+
+def test_slices_of_segments_are_counted_as_samples_are_cut(tmp_path):
+    """How many segments there are depends on the step of a selection, and on what windows say of the dimensions."""
+    write_array(tmp_path / "s", "a", np.arange(11, dtype="int32"), layout=Layout((3,)), dims=("x",))
+    for chosen, last in ((slice(-11, 13, 3), 9), (slice(0, 10, 4), 8), (slice(1, None, 5), 6)):
+        index, values, _ = read(tmp_path / "s", isel={"x": chosen}, segments=slice(None, None, 2))
+        assert [[value] for value in values] == index and values[-1] == last, (index, values)
+    # Stores that differ along a dimension of which each sample has one element.
+    for store, length in (("0", 1), ("1", 3)):
+        write_array(tmp_path / store, "one", np.arange(length, dtype="int32") + 10 * length, dims=("t",))
+        write_array(tmp_path / store, "two", np.arange(4, dtype="int32").reshape(2, 2), dims=("y", "x"))
+    paths, names = [str(tmp_path / "0"), str(tmp_path / "1")], ["one", "two"]
+    whole = read(paths, names[:1], dims=["t"], window={"t": 0})
+    assert read(paths, names[:1], dims=["t"], window={"t": 0}, segments=slice(0, 1)) == whole

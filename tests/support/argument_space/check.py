@@ -70,7 +70,7 @@ def _refused(case: Case, device: str, names: tuple[str, ...]) -> None:
             return
     except REFUSALS as error:
         said = str(error)
-        known = {*names, *_values(case)} if case.mistake and not case.is_odd else {*case.arguments, *names}
+        known = {*names, *_values(case)} if case.mistake and not case.is_odd else {*case.arguments, *names, "window"}
         named = any(re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", said) for name in known)
         assert named, f"the message names no argument: {error!r}"
         return

@@ -16,6 +16,11 @@ def labels(epoch: Epoch, row: Row, output: Output | None = None) -> dict[str, tu
     for k, (axis, (start, segment)) in enumerate(zip(cut.axes, places, strict=True)):
         count, stride = epoch.window(axis, output.array if output else None)
         at, good = axis.taken(start, segment, offset if k == 0 else 0, count, stride)
+        if epoch.request.policy in ("drop", "error") and not epoch.names_segments:
+            # Nothing is padded. A start that no offset reads may lie in another store, and has its own label.
+            places_read = start + (offset if k == 0 else 0) + np.arange(max(count, 1)) * stride
+            low, high = axis.bounds[0], axis.bounds[-1]
+            at, good = axis.first + np.clip(places_read, low, high - 1) * axis.spacing, (places_read >= low) & (places_read < high)
         is_kept = (
             epoch.request.has_window(axis.dim)
             if output is None or output.array is None
