@@ -133,7 +133,7 @@ template <typename Backend>
 int ZarrReaderBase<Backend>::Push(const dali::Workspace &ws) {
   if (!has_input_) return this->max_batch_size_;
   const auto &input = ws.Input<dali::CPUBackend>(0);
-  const auto shape = input.shape();
+  const auto &shape = input.shape();
   const int samples = shape.num_samples();
   // A scalar is the number of a sample. A list is its row in the index output.
   const int64_t columns = shape.sample_dim() == 0 || samples == 0 ? 0 : shape[0][0];
