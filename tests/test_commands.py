@@ -297,6 +297,7 @@ def test_remote_stores(tmp_path, values, run, s3, s3_options):
         (["--mean", "3", "4", "--channels", "lon"], {"mean": [3, 4], "channels": "lon"}),
         (["--dtype", "a=float16", "deep/b=types.FLOAT64"], {"dtype": {"a": "float16", "deep/b": "float64"}}),
         (["--batch_size", "7", "--drop-last", "--window", "lat=1"], {"batch_size": 7, "drop_last": True, "window": {"lat": 1}}),
+        (["--batch_size", "7", "--order", "pushed"], {"batch_size": 7, "order": "pushed"}),
         (["--mask_and_scale", "a=true"], {"mask_and_scale": {"a": True}}),
         (["--window", "lat=3", "--out_of_bounds_policy", "pad", "--fill_value", "a=nan"],
          {"window": {"lat": 3}, "out_of_bounds_policy": "pad", "fill_value": {"a": float("nan")}}),

@@ -45,7 +45,7 @@ def _known(command: str) -> dict[str, bool]:
         case "rechunk":
             return dict(rechunk.ARGUMENTS)
         case _:
-            return known | {"drop_last": True}
+            return known | {"drop_last": True, "order": False}
 
 
 def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool, quiet: bool) -> int:
