@@ -410,3 +410,6 @@ def test_slices_of_segments_are_counted_as_samples_are_cut(tmp_path):
     paths, names = [str(tmp_path / "0"), str(tmp_path / "1")], ["one", "two"]
     whole = read(paths, names[:1], dims=["t"], window={"t": 0})
     assert read(paths, names[:1], dims=["t"], window={"t": 0}, segments=slice(0, 1)) == whole
+    told = {"path": paths, "arrays": ["two", "one"], "window": {"t": 0}, "cross_stores": False}
+    parts = dali_zarr.splits(**told, by="segments", train=slice(0, 1), test=slice(1, None))
+    assert [part["segments"] for part in parts.values()] == [[0], [1]]

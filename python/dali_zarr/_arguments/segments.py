@@ -8,13 +8,13 @@ from .. import _native
 from . import paths, values
 from .types import ElementArguments
 
-# The arguments on which segments depend, and those that change values (``_OF_VALUES``), which don't matter to segments.
-OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__})
-_OF_VALUES = frozenset({"mask_and_scale", "fillna"})
-# The arguments that a selection changes together with its region, or that tell the dimensions of samples.
-_OF_WINDOWS = frozenset({
-    "window", "stride", "step", "overlap", "offsets", "out_of_bounds_policy", "pad_before", "pad_after", "random_crop",
+# The arguments on which segments depend: windows tell the dimensions of samples, and a selection changes them together with its
+# region. Those that change values (``_OF_VALUES``) don't matter to segments.
+OF_SEGMENTS = frozenset({
+    "path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__,
+    "window", "stride", "step", "overlap", "out_of_bounds_policy", "pad_before", "pad_after", "random_crop",
 })
+_OF_VALUES = frozenset({"mask_and_scale", "fillna"})
 
 
 def count(what: str, arguments: Mapping[str, Any]) -> int:
@@ -23,7 +23,7 @@ def count(what: str, arguments: Mapping[str, Any]) -> int:
     Raises:
         ValueError: Each store has segments of its own; and as building a pipeline raises.
     """
-    names = (OF_SEGMENTS - _OF_VALUES) | _OF_WINDOWS
+    names = OF_SEGMENTS - _OF_VALUES
     given = {name: value for name, value in arguments.items() if name in names and value is not None}
     bounds = _native.explain({**given, "mask_and_scale": False, "missing_dates": "keep"})["segments"]["bounds"]
     if len(bounds) > 1:
