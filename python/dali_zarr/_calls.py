@@ -323,7 +323,7 @@ def _forked() -> None:
     """Keeps what the child inherited from ever being destroyed."""
     for one in _forking:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-    _inherited.update(id(one) for one in [*_known, *_epochs])
+        _inherited.add(id(one))
     _epochs.clear()
     _forking.clear()
     _known.clear()
