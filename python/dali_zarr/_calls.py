@@ -23,7 +23,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident, main_thread
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from . import _dali, _errors, _log, _native
 
@@ -314,9 +314,9 @@ def _fork() -> None:
     frames = list(sys._current_frames().values())  # pyright: ignore[reportPrivateUsage]
     while frames:
         frame = frames.pop()
-        _forking.extend(one for one in frame.f_locals.values() if _is_foreign(one.__class__))
+        _forking.extend(one for one in frame.f_locals.values() if _is_foreign(type(cast(object, one))))
         frames.extend([frame.f_back] if frame.f_back is not None else [])
-    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(one.__class__)}.values())
+    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(type(cast(object, one)))}.values())
 
 
 def _forked() -> None:

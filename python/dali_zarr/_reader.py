@@ -50,6 +50,11 @@ def zarr_reader(
             elements; each gap in it acts as `breaks` do.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
+        align: How arrays of another rate belong to the others along the first of `dims`, by output: ``{"sst": "previous"}``.
+            ``"previous"`` takes the last element whose label isn't later, ``"nearest"`` the nearest one, ``"exact"`` the one with
+            the same label, ``"cyclic"`` the month, day or step of a year. A dictionary says more:
+            ``{"method": "nearest", "tolerance": "6h", "dim": "month"}``; `tolerance` alone is for all of them. Samples that read an
+            element to which none belongs are left out.
 
     How samples are cut:
         dims: Dimensions to cut along, by name or position. Default: those that `window` names, or the first of the first array that

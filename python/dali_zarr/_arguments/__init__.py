@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from .. import _native
-from .._selection import select
-from .._selection.axes import ORIGINS, REGIONS
+from .._selection import align, select
+from .._selection.axes import ALIGN, ORIGINS, REGIONS
 from .._statistics import files as statistics_files
 from . import by_name, dtypes, names, options, paths, pick, segments, tables, values
 
@@ -29,7 +29,7 @@ def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     found = resolved(arguments)
-    selected = {name: found[name] for name in (REGIONS, ORIGINS, tables.OPENING) if name in found}
+    selected = {name: found[name] for name in (ALIGN, REGIONS, ORIGINS, tables.OPENING) if name in found}
     others = by_name.beyond_dali(found) | values.precise(found) | values.wide(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if ORDER in found:
@@ -99,7 +99,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
-    kept = ("dtype", *tables.NAMES, *select.NAMES)
+    kept = ("dtype", "align", *tables.NAMES, *select.NAMES)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
     if found.get("path", ()) is None:
         del found["path"]
@@ -121,6 +121,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["storage_options"] = options.to_strings(found["storage_options"], paths.of_stores(found))
     if found.get("storage_options"):
         found["storage_options"] = options.with_directory(found["storage_options"])
+    if "align" in found:
+        found = align.resolved(found)
     if any(found.get(name) is not None for name in select.NAMES):
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):

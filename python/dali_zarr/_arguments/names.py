@@ -11,7 +11,7 @@ _COMMON = frozenset({"name", "device"})
 # Arguments that DALI adds to each operator's schema. They don't change what is read.
 DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
 # Arguments that Python adds, and turns into others.
-SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
+SELECTION = frozenset({"align", "sel", "isel", "method", "tolerance"})
 OF_LOADERS = frozenset({
     "batch_sampler", "batch_size", "collate", "columns", "drop_last", "process_group", "sampler", "transform", "num_threads",
     "sharding", "uneven",

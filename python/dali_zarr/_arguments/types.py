@@ -69,6 +69,7 @@ class ElementArguments(TypedDict, total=False):
     breaks: Breaks | None
     concat: Concat
     cross_stores: bool
+    align: Mapping[str, str | Mapping[str, Any]] | None
     mask_and_scale: bool | Mapping[str, bool] | None
     fillna: float | Mapping[str, float] | None
 

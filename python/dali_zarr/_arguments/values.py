@@ -18,7 +18,7 @@ BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items()
 _INTEGERS = ("_INT64_VEC", "_INT32_VEC")
 # Arguments with values of any type, which are checked where they are used, and what others can have besides lists and
 # dictionaries. Secrets among options aren't shown.
-_ANY = frozenset({"dtype", "sel", "isel", "method", "tolerance", "storage_options"})
+_ANY = frozenset({"align", "dtype", "sel", "isel", "method", "tolerance", "storage_options"})
 _PLAIN: Any = (str, SupportsFloat, SupportsIndex, os.PathLike, slice, range, type, NoneType)
 # What is taken for text.
 _TEXT: Any = (str, os.PathLike)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,11 +16,13 @@ from . import coordinates
 from .stores import needed
 
 # The arguments that decide the dimensions.
-PLACES = ("path", "arrays", "storage_options", "dims", "concat")
+PLACES = ("path", "arrays", "storage_options", "dims", "concat", "_align")
 # Those with which coordinates are read: also the folder that keeps chunks of remote stores.
 _OF_LABELS = ("cache_dir", "cache_dir_size", "cache_validate")
 # Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
 REGIONS, ORIGINS = "_regions", "_index_origins"
+# And for what ``align`` comes to: the elements of arrays of another rate, by output.
+ALIGN = "_align"
 # The engine's largest step: with it a region has one sample.
 LARGEST_STEP = 1 << 40
 
@@ -32,8 +34,10 @@ class Array:
     name: str
     output: str
     dims: tuple[str, ...]
-    # One for each store.
+    # One for each store; a single one of an array with a store of its own.
     shapes: tuple[tuple[int, ...], ...]
+    # Whether its elements are aligned to those of other arrays along the first of dims.
+    is_aligned: bool = False
 
     @property
     def is_own(self) -> bool:
@@ -74,14 +78,17 @@ class Axes:
         path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
         kept = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
-        largest = max(arrays, key=lambda array: len(array.dims))
+        told: Mapping[str, Any] = arguments.get(ALIGN) or {}
+        largest = max((array for array in arrays if array.output not in told), key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in items_of(named)]
+        dims = given or list(largest.dims[:1])
+        arrays = [_aligned(array, told[array.output]["dim"], dims[0]) if array.output in told else array for array in arrays]
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         is_concat_samples = arguments.get("concat") == "samples"
         labels = _native.Labels(spec | kept)
-        return cls(paths, labels, arrays, given or list(largest.dims[:1]), picks, is_concat_samples, spec)
+        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec)
 
     @property
     def is_joined(self) -> bool:
@@ -94,11 +101,18 @@ class Axes:
 
     def lengths(self, dim: str) -> list[int]:
         """Returns a dimension's length in each store, from the first array that has the dimension."""
-        array = self._array(dim)
-        return [shape[array.dims.index(dim)] for shape in array.shapes]
+        array = self.arrays[self._having(dim)[0]]
+        found = [shape[array.dims.index(dim)] for shape in array.shapes]
+        return found * len(self.paths) if len(found) == 1 else found
 
-    def _array(self, dim: str) -> Array:
-        return next(array for array in self.arrays if dim in array.dims)
+    def _having(self, dim: str) -> list[int]:
+        """Returns the numbers of the arrays that say what is along a dimension. An array that is aligned to others doesn't say
+        it along the first of ``dims``. Arrays of the stores in ``path`` come before those with a store of their own."""
+        having = [
+            i for i, array in enumerate(self.arrays)
+            if dim in array.dims and not (array.is_aligned and bool(self.dims) and dim == self.dims[0])
+        ]
+        return sorted(having, key=lambda i: len(self.arrays[i].shapes) < len(self.paths))
 
     def variable(self, dim: str, store: int) -> Any:
         """Returns xarray's variable with a dimension's coordinates in a store, or None where there are none.
@@ -109,8 +123,8 @@ class Axes:
         if (dim, store) not in self._variables:
             length = self.lengths(dim)[store]
             found = (
-                coordinates.read(self._labels, number, store, dim, length, self._place(array, store))
-                for number, array in enumerate(self.arrays) if dim in array.dims
+                coordinates.read(self._labels, number, store, dim, length, self._place(self.arrays[number], store))
+                for number in self._having(dim)
             )
             self._variables[dim, store] = next((variable for variable in found if variable is not None), None)
         return self._variables[dim, store]
@@ -263,6 +277,11 @@ class Axes:
         region."""
         start, end, spacing = self.regions(i, arguments)[0]
         return -((start - end) // spacing)
+
+
+def _aligned(array: Array, dim: str, first: str) -> Array:
+    """Returns an array whose dimension ``dim`` takes the place of the first of ``dims``."""
+    return replace(array, dims=tuple(first if name == dim else name for name in array.dims), is_aligned=True)
 
 
 def length_of(window: int) -> float:

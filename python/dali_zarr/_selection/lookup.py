@@ -81,13 +81,13 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     given = label
     if variable is None:
         _check_positions(dim, label, method, tolerance)
-    elif _are_times(variable):
+    elif are_times(variable):
         _check_calendar(dim, label, variable)
         label = _years_as_text(label)
     numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
-    if isinstance(tolerance, str) and variable is not None and variable.dtype.kind == "O" and _are_times(variable):
+    if isinstance(tolerance, str) and variable is not None and variable.dtype.kind == "O" and are_times(variable):
         # cftime's dates are compared with Python's durations only.
-        tolerance = _duration(tolerance)
+        tolerance = duration(tolerance)
     options = {} if isinstance(label, slice) or method is None else {"method": method, "tolerance": tolerance}
     try:
         found = numbers.sel({dim: label}, **options)
@@ -123,7 +123,7 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     return _checked("sel", dim, label, np.asarray(found.values))
 
 
-def _are_times(variable: Any) -> bool:
+def are_times(variable: Any) -> bool:
     """Whether coordinates are dates, of NumPy's or cftime's types."""
     values = np.asarray(variable.values)
     return values.dtype.kind == "M" or (values.dtype.kind == "O" and values.size > 0 and hasattr(values.flat[0], "calendar"))
@@ -173,7 +173,12 @@ def _check_calendar(dim: str, label: Any, variable: Any) -> None:
             )
 
 
-def _duration(text: str) -> Any:
+def duration(text: str) -> Any:
+    """Returns a duration such as ``"6h"`` as Python's.
+
+    Raises:
+        ValueError: It is none.
+    """
     try:
         return needed("pandas", "selecting by label").Timedelta(text).to_pytimedelta()
     except ValueError as error:
@@ -235,7 +240,7 @@ def _no_date(dim: str, label: Any, variable: Any) -> str:
 
 def _of_years(label: Any, variable: Any) -> str:
     """Returns the end of a message about numbers where coordinates are dates."""
-    if variable is None or not _are_times(variable) or not any(isinstance(one, Integral) for one in _labels(label)):
+    if variable is None or not are_times(variable) or not any(isinstance(one, Integral) for one in _labels(label)):
         return ""
     return "; a number is a year here, and positions are for isel"
 

@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::reader::coordinates::{nearest, read};
-use crate::reader::opening::shape;
+use crate::reader::opening::shapes;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::stored_type::{float_bits, float_value};
 use dali_zarr_samples::dataset::{Dataset, MAX_COORDINATES, each_store};
-use dali_zarr_samples::geometry::{ArrayShape, resolve, sample_dims};
+use dali_zarr_samples::geometry::{resolve, sample_dims};
 use dali_zarr_samples::spec::{DimKey, PerOutput, Pick, Spec};
 use dali_zarr_stores::Store;
 
@@ -54,14 +54,14 @@ struct Coordinates {
 pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     // Only the shapes of the reader's own arrays are needed, so their attributes aren't decoded.
     let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
-    let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let shapes = shapes(spec, &dataset)?;
     let name = resolve(dim, "pick", &shapes)?;
     let is_joined = spec.source.paths.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
     // The array of coordinates, and what was found in it.
     let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
     // The stores after these belong to arrays with a store of their own. Labels don't apply to them.
     let stores = &dataset.stores[..spec.source.paths.len().min(dataset.stores.len())];
-    for group in groups(&dataset, &name) {
+    for group in groups(&dataset, stores.len(), &name) {
         let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
         let all: Vec<Coordinates> = each_store(stores, read).into_iter().collect::<Result<_>>()?;
         let together = if is_joined { all.len() } else { 1 };
@@ -89,10 +89,11 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
 }
 
 /// Returns the groups that have arrays with the dimension `name`. An array at the root of its store is in no group.
-fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
+fn groups(dataset: &Dataset, stores: usize, name: &str) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (array, info) in dataset.arrays.iter().enumerate() {
-        let in_group = info.parts.iter().all(|part| !part.is_root());
+        // An array with a store of its own, beside several stores, has one part.
+        let in_group = info.parts.len() >= stores && info.parts.iter().all(|part| !part.is_root());
         let Some(dim) = info.dims.names.iter().position(|d| d == name).filter(|_| in_group) else { continue };
         let path = info.name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
         match groups.iter_mut().find(|group| group.path == path) {

@@ -105,7 +105,9 @@ impl Labels {
     }
 
     fn part(&self, array: usize, store: usize) -> Result<&ArrayPart> {
-        let found = self.dataset.arrays.get(array).and_then(|array| array.parts.get(store));
+        // An array with a store of its own has one part, whatever the number of stores.
+        let array_parts = self.dataset.arrays.get(array).map_or(&[][..], |array| &array.parts);
+        let found = array_parts.get(if array_parts.len() == 1 { 0 } else { store });
         found.ok_or_else(|| Error::index(format!("array {array} in store {store}: there is none")))
     }
 

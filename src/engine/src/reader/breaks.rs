@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coordinates;
-use super::opening::shape;
+use super::opening::shapes;
 use super::rows::integers;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
@@ -27,7 +27,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
             spec.source.paths.len()
         )));
     }
-    let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let shapes = shapes(spec, dataset)?;
     let shapes = rows.map_or_else(|| Ok(shapes.clone()), |rows| rows.shapes(spec, &shapes))?;
     // Arrays with stores of their own have the breaks of the stores in `path`.
     let stores = spec.source.paths.len().clamp(1, dataset.stores.len());

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coordinates;
-use super::opening::shape;
+use super::opening::shapes;
 use super::times::Meaning;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};
@@ -30,7 +30,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<Vec<i64>>>
     if spec.samples.missing_dates == MissingDates::Keep || has_rows || !dataset.arrays.iter().any(is_declared) {
         return Ok(Vec::new());
     }
-    let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let shapes = shapes(spec, dataset)?;
     let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
     let mut known = HashMap::new();
     if !is_by_store(spec, &shapes) {
@@ -55,14 +55,19 @@ fn of_stores(
     known: &mut Known,
 ) -> Result<Vec<Vec<i64>>> {
     let Some(first) = FirstDim::of(spec, shapes)? else { return Ok(Vec::new()) };
-    let mut of_array = |array: &ArrayInfo| -> Result<Vec<i64>> {
+    let mut of_array = |(array, shape): (&ArrayInfo, &ArrayShape)| -> Result<Vec<i64>> {
         // Dates belong to the first dimension of fields.
-        if array.dims.names.first() != Some(&first.name) {
+        if shape.dims.first() != Some(&first.name) {
             return Ok(Vec::new());
         }
         let mut all: Vec<i64> = Vec::new();
         let parts = array.parts.get(stores.clone()).unwrap_or(&array.parts);
-        for (part, &start) in parts.iter().zip(&first.stores).filter(|(part, _)| !part.missing_dates.is_empty()) {
+        let begins = parts.iter().scan(0u64, |end, part| {
+            let begin = *end;
+            *end += part.shape[0];
+            Some(begin)
+        });
+        for (part, start) in parts.iter().zip(begins).filter(|(part, _)| !part.missing_dates.is_empty()) {
             let group = part.path().rsplit_once('/').map_or("", |(group, _)| group).to_owned();
             let key = (part.store, group);
             if !known.contains_key(&key) {
@@ -71,11 +76,14 @@ fn of_stores(
             }
             all.extend(known[&key].iter().map(|element| start as i64 + element));
         }
+        if let Some(aligned) = &shape.aligned {
+            all = aligned.belonging(&all);
+        }
         let Some(pick) = &first.pick else { return Ok(all) };
         let is_missing = |(_, at): &(i64, &u64)| all.binary_search(&(**at as i64)).is_ok();
         Ok((0..).zip(pick).filter(is_missing).map(|(i, _)| i).collect())
     };
-    dataset.arrays.iter().map(&mut of_array).collect()
+    dataset.arrays.iter().zip(shapes).map(&mut of_array).collect()
 }
 
 /// Returns the missing elements along the first dimension of an array in one store. `group` is the array's group.

@@ -74,7 +74,7 @@ impl UnstartedReader {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
-        let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
+        let shapes = shapes(spec, &dataset)?;
         let geometries = Geometry::of(spec, &shapes, inputs.samples)?;
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
@@ -301,8 +301,8 @@ pub(super) fn left_out(chunk_index: &ChunkIndex) -> Option<String> {
     let stores: Vec<_> = chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
     (dates > 0).then(|| {
         format!(
-            "{}: the data of {dates} dates are missing (attribute missing_dates): {samples} samples read some of them and are left \
-             out; missing_dates=\"keep\" reads them",
+            "{}: the data of {dates} dates are missing (attribute missing_dates, or align): {samples} samples read some of them and are \
+             left out; missing_dates=\"keep\" reads those of the attribute",
             Site::stores(&stores)
         )
     })
@@ -325,14 +325,22 @@ pub(super) fn grown(dataset: &Dataset) -> impl Iterator<Item = String> {
     dataset.stores.iter().enumerate().filter_map(of)
 }
 
-/// Returns what the geometry needs to know about an array.
-pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
+/// Returns what the geometry needs to know about the arrays.
+///
+/// # Errors
+/// If an alignment doesn't fit them.
+pub(crate) fn shapes(spec: &Spec, dataset: &Dataset) -> Result<Vec<ArrayShape>> {
+    geometry::align(spec, dataset.arrays.iter().map(shape).collect())
+}
+
+fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
         output: array.output.clone(),
         dims: array.dims.names.clone(),
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
+        aligned: None,
         values: array.cf.decoded,
         complex_fill_parts_differ: array.fill != array.imaginary_fill,
     }

@@ -50,7 +50,16 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&K
             }
             let ArrayArgument { output, array } = all[want.at].1.clone();
             let (named, level) = (described.named, described.level.clone());
-            found[want.at] = Some((ArrayInfo::new(array, output, described), named, level));
+            match &mut found[want.at] {
+                None => found[want.at] = Some((ArrayInfo::new(array, output, described), named, level)),
+                Some((first, _, first_level)) => {
+                    let place = |i: usize| format!("store {}", stores[i].location());
+                    if let (true, Some(first), Some(level)) = (is_joined(spec), first_level, &level) {
+                        level.check_joined(&place(i), first, &place(0))?;
+                    }
+                    first.join(described, stores[0].location(), stores[i].location())?;
+                }
+            }
         }
     }
     let (mut arrays, mut named, mut levels) = (Vec::new(), Vec::new(), Vec::new());

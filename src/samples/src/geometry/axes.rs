@@ -304,10 +304,15 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Mis
         starts = missing.without(&starts, &bounds)?;
         left_out = all - starts.count();
         if starts.count() == 0 && all > 0 && empty == Empty::Refused {
+            let (says, instead) = match spec.source.align.is_empty() {
+                true => ("the store's attribute missing_dates says", "missing_dates=\"keep\""),
+                false => {
+                    ("align or the store's attribute missing_dates says", "a larger tolerance, missing_dates=\"keep\"")
+                }
+            };
             return Err(Error::value(format!(
-                "missing_dates: along \"{name}\" each of the {all} samples reads a date whose data are missing, as the store's \
-                 attribute missing_dates says, so the store holds no sample; use missing_dates=\"keep\", or make window, stride \
-                 or offsets smaller"
+                "missing_dates: along \"{name}\" each of the {all} samples reads a date whose data are missing, as {says}, so the \
+                 store holds no sample; use {instead}, or make window, stride or offsets smaller"
             )));
         }
     }

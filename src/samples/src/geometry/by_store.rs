@@ -5,7 +5,7 @@ use crate::spec::{Concat, Spec};
 
 /// Whether samples are cut from each store on its own.
 pub fn is_by_store(spec: &Spec, arrays: &[ArrayShape]) -> bool {
-    spec.samples.concat == Concat::Samples && arrays[0].parts.len() > 1
+    spec.samples.concat == Concat::Samples && arrays.iter().any(|array| array.parts.len() > 1)
 }
 
 /// Returns the spec and the arrays as they are for one of several stores.

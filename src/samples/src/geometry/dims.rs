@@ -4,10 +4,12 @@ use super::ArrayShape;
 use crate::spec::{DimKey, Spec};
 use dali_zarr_base::error::{Error, Result};
 
-/// Returns the array that positions of dimensions refer to: the first one of those with most dimensions.
+/// Returns the array that positions of dimensions refer to: the first one of those with most dimensions. An array that is
+/// aligned to others is none.
 pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
-    let rank = arrays.iter().map(|a| a.dims.len()).max().unwrap_or(0);
-    arrays.iter().find(|a| a.dims.len() == rank).expect("a dataset has an array")
+    let own = || arrays.iter().filter(|a| a.aligned.is_none());
+    let rank = own().map(|a| a.dims.len()).max().unwrap_or(0);
+    own().find(|a| a.dims.len() == rank).unwrap_or(&arrays[0])
 }
 
 /// Returns the name of a dimension that the user gave by name or by position. `argument` is for messages.

@@ -25,7 +25,8 @@ impl FirstDim {
         let names = sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;
         let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
-        let Some((array, d)) = views.iter().enumerate().find_map(|(a, view)| Some((a, along(view)?))) else {
+        let own = views.iter().enumerate().filter(|(a, _)| arrays[*a].aligned.is_none());
+        let Some((array, d)) = own.filter_map(|(a, view)| Some((a, along(view)?))).next() else {
             return Ok(None);
         };
         let stores = match &views[array].joined {

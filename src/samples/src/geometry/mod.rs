@@ -1,6 +1,7 @@
 //! The geometry of samples: the spec applied to the shapes of the arrays. It says how many samples there are, and which
 //! elements of each array go where in which output. Pure: no I/O, no device, no clock.
 
+mod aligned;
 mod axes;
 mod breaks;
 mod by_store;
@@ -20,6 +21,7 @@ mod starts;
 mod table_starts;
 mod views;
 
+pub use aligned::{Alignment, align};
 pub use axes::{Axis, Start};
 pub use breaks::merged;
 pub use by_store::{is_by_store, of_store};
@@ -66,8 +68,11 @@ pub struct ArrayShape {
     /// Names in the metadata that aren't in `dims`, because they don't tell which dimension is meant; `None` if there
     /// are none.
     pub unclear: Option<Unclear>,
-    /// Its shape in each store.
+    /// Its shape in each store. A single shape, if several stores are joined: it has a store of its own.
     pub parts: Vec<Vec<u64>>,
+    /// Which of its elements belongs to each element along the first of `dims`; `None` if those with the same number
+    /// do. Its dimension has the name of the first of `dims` then.
+    pub aligned: Option<Alignment>,
     /// Element type of its decoded values, before normalisation and cast.
     pub values: DType,
     /// Whether the fill value is a complex number with different parts. In missing chunks, odd indices along the last
@@ -78,7 +83,8 @@ pub struct ArrayShape {
 impl ArrayShape {
     /// Returns the array as it is in one store alone.
     fn of_store(&self, store: usize) -> Self {
-        Self { parts: vec![self.parts[store].clone()], ..self.clone() }
+        let part = self.parts.get(store).unwrap_or(&self.parts[0]).clone();
+        Self { parts: vec![part], ..self.clone() }
     }
 }
 
@@ -242,6 +248,7 @@ impl Geometry {
         let is_strict = has_table && !spec.samples.out_of_bounds_policy.fills();
         let lenient = is_strict.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
         let empty = if has_table { axes::Empty::Allowed } else { empty };
+        let missing = &aligned::missing(spec, arrays, missing)?;
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let each = spec.samples.samples_per_volume as u64;

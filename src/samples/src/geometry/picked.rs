@@ -45,6 +45,11 @@ impl Picked {
         Ok(Self { lists })
     }
 
+    /// Makes one list for all stores of resolved indices.
+    pub(super) fn one(list: Vec<u64>) -> Self {
+        Self { lists: vec![list] }
+    }
+
     /// Returns the indices in one store.
     pub fn of(&self, store: usize) -> &[u64] {
         self.lists.get(store).unwrap_or(&self.lists[0])
@@ -72,7 +77,7 @@ impl Picked {
 /// If a dimension is unknown or comes twice, if it has neither one list nor one for each store, or if the lists are
 /// empty or differ in length.
 pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape]) -> Result<HashMap<String, &'a [Vec<i64>]>> {
-    let stores = arrays[0].parts.len();
+    let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(1);
     let mut picks = HashMap::new();
     for pick in &spec.source.pick {
         let name = resolve(&pick.dim, "pick", arrays)?;

@@ -188,6 +188,7 @@ mod tests {
 
     fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
         ArrayShape {
+            aligned: None,
             complex_fill_parts_differ: false,
             name: name.into(),
             output: name.into(),

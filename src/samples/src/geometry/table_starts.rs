@@ -236,8 +236,8 @@ fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
 /// Returns the error for a row that reads elements whose data are missing, which the policy forbids.
 fn missing(row: usize, axis: &Axis, start: i64) -> Error {
     Error::value(format!(
-        "starts: row {row} starts at {start} along \"{}\" and reads a date whose data are missing, as the store's attribute \
-         missing_dates says; change the row, use out_of_bounds_policy \"drop\", or missing_dates=\"keep\"",
+        "starts: row {row} starts at {start} along \"{}\" and reads a date whose data are missing, as align or the store's \
+         attribute missing_dates says; change the row, use out_of_bounds_policy \"drop\", or missing_dates=\"keep\"",
         axis.name
     ))
 }

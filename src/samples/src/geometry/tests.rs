@@ -4,6 +4,7 @@ use dali_zarr_base::error::ErrorKind;
 
 pub(super) fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
+        aligned: None,
         complex_fill_parts_differ: false,
         name: name.into(),
         output: name.into(),

@@ -69,7 +69,17 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             let lists = picks.get(name).copied();
             let has_own = lists.is_some_and(|lists| lists.len() > 1);
             let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
-            if stored.len() > 1 && axis_names.first() == Some(name) {
+            let is_first = axis_names.first() == Some(name);
+            if is_first && stored.len() < spec.source.paths.len() && array.aligned.is_none() {
+                return Err(Error::value(format!(
+                    "arrays: array '{}' has a store of its own and the dimension \"{name}\", along which {} stores are joined; say how \
+                     its elements belong to theirs, such as align={{'{}': 'exact'}}, or join its stores as a path too",
+                    array.name,
+                    spec.source.paths.len(),
+                    array.output
+                )));
+            }
+            if stored.len() > 1 && is_first {
                 if has_own {
                     return Err(Error::value(format!(
                         "pick: stores are joined along \"{name}\", so that its indices count over all of them; expected one \
@@ -95,8 +105,20 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
                     array.name
                 )));
             }
-            let pick =
-                lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
+            let pick = match array.aligned.as_ref().filter(|_| is_first) {
+                Some(aligned) => {
+                    let pick = match lists {
+                        Some(lists) => {
+                            Some(Picked::new(lists, &[aligned.len()], name, &array.name, &spec.source.paths)?)
+                        }
+                        None => None,
+                    };
+                    Some(Picked::one(aligned.of(pick.as_ref().map(|pick| pick.of(0)), stored[0], array)?))
+                }
+                None => {
+                    lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?
+                }
+            };
             let len = pick.as_ref().map_or(stored[0], Picked::len);
             let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
             let is_shared = role != Role::Whole || spec.samples.stack_arrays;

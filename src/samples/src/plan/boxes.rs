@@ -186,7 +186,8 @@ impl Planner {
         }
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
-        for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
+        let parts = array.of(&source.parts);
+        for (part, grids) in array.parts[parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. In the others, the joined dimension is cut to the
             // part that lies in the store.
             let mut lists: DimVec<Runs<'_>> = DimVec::new();
@@ -236,7 +237,7 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, (source.parts.start + part, geometry.norms.len()), target, origin, &lists);
+            self.walk(out, p, (parts.start + part, geometry.norms.len()), target, origin, &lists);
         }
     }
 

@@ -120,6 +120,13 @@ pub struct ArrayGrids {
     pub parts: Vec<PartGrid>,
 }
 
+impl ArrayGrids {
+    /// Returns the array's parts in these stores. An array with a store of its own has one part for all stores.
+    fn of(&self, stores: &Range<usize>) -> Range<usize> {
+        if self.parts.len() == 1 { 0..1 } else { stores.clone() }
+    }
+}
+
 /// Plans batches; shared by threads.
 pub struct Planner {
     /// What samples are cut from: one source for all stores together, or one for each store.
@@ -153,7 +160,7 @@ impl Source {
             view.dims.iter().zip(&grids.dims).map(whole).collect()
         };
         let of_array = |(view, array): (&View, &ArrayGrids)| {
-            let grids = array.parts[parts.clone()].iter().enumerate();
+            let grids = array.parts[array.of(&parts)].iter().enumerate();
             grids.map(|(part, grids)| of_part(view, part, grids)).collect()
         };
         let whole = geometry.views.iter().zip(arrays).map(of_array).collect();

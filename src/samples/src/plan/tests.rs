@@ -158,7 +158,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, complex_fill_parts_differ: false };
+        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, aligned: None, complex_fill_parts_differ: false };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -204,6 +204,7 @@ fn jobs_of_channels(lens: [u64; 3]) -> Vec<Job> {
         parts: vec![[&[9], &lens[..]].concat()],
         values: DType::U8,
         unclear: None,
+        aligned: None,
         complex_fill_parts_differ: false,
     };
     let spec = Spec::default().with(|s| s.values.mean = vec![1.0, 2.0, 3.0].into());
@@ -237,6 +238,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
         parts: vec![vec![100, 721, 1440]],
         values: DType::F32,
         unclear: None,
+        aligned: None,
         complex_fill_parts_differ: false,
     };
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();

@@ -21,6 +21,10 @@ pub struct SourceArguments {
     pub arrays: Vec<ArrayArgument>,
     /// The indices to read along dimensions.
     pub pick: Vec<Pick>,
+    /// The arrays whose elements belong to those of the other arrays by an alignment, by output. Users can't give this
+    /// argument: it is what `align` of the Python package comes to, since labels are looked up there.
+    #[serde(rename = "_align", deserialize_with = "aligned")]
+    pub align: Vec<Aligned>,
     /// The name of the first opening of a reader that is opened again, see `reader/openings.rs`. Users can't give this
     /// argument.
     #[serde(rename = "_opening")]
@@ -61,6 +65,11 @@ impl SourceArguments {
         all
     }
 
+    /// Whether the array of this output is aligned to the others along the first of `dims`.
+    pub fn is_aligned(&self, output: &str) -> bool {
+        self.align.iter().any(|of| of.output == output)
+    }
+
     /// Returns the arrays that have their own stores.
     pub fn own(&self) -> impl Iterator<Item = &ArrayArgument> {
         self.arrays.iter().filter(|array| array.is_own())
@@ -69,7 +78,7 @@ impl SourceArguments {
     /// Checks that `path` is given if it is needed, and only then.
     ///
     /// # Errors
-    /// If `path` is missing or superfluous, or has several stores beside an array with its own store.
+    /// If `path` is missing or superfluous.
     pub fn check(&self) -> Result<()> {
         let own = self.own().count();
         let is_alone = own > 0 && own == self.arrays.len();
@@ -85,12 +94,6 @@ impl SourceArguments {
                 "path: expected none, since every array of arrays has a location of its own; leave path out, or give names relative \
                  to it",
             )),
-            2.. if own > 0 => Err(Error::value(format!(
-                "arrays: expected names relative to path, since {} stores are joined there, but found the location {}, an array that \
-                 isn't joined; give one path, or join the array's stores as a path too",
-                self.paths.len(),
-                self.own().next().map_or("", |one| &one.array)
-            ))),
             _ => Ok(()),
         }
     }
@@ -163,6 +166,24 @@ impl<'de> Deserialize<'de> for DimKey {
 
         value.deserialize_any(NameOrPosition)
     }
+}
+
+/// Which element of an array belongs to each element along the first of `dims`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct Aligned {
+    /// The array's output.
+    #[serde(default)]
+    pub output: String,
+    /// The array's dimension that takes the place of the first of `dims`.
+    pub dim: String,
+    /// An element of that dimension for each element of the first of `dims`, before `pick`. -1: none belongs to it.
+    pub elements: Vec<i64>,
+}
+
+/// Reads `_align`: an object by output.
+fn aligned<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Aligned>, D::Error> {
+    let by_output = std::collections::BTreeMap::<String, Aligned>::deserialize(value)?;
+    Ok(by_output.into_iter().map(|(output, of)| Aligned { output, ..of }).collect())
 }
 
 /// The indices to read along one dimension, in this order.
