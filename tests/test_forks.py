@@ -195,10 +195,13 @@ def test_what_is_in_device_memory_is_never_destroyed(path):
 import threading, weakref
 import torch
 from nvidia.dali import backend_impl
+from nvidia.dali.experimental.dynamic._thread_pool import ThreadPool
 pipe = pipeline()
 backend_impl.GetCUDADeviceCount = lambda: 1
 of_globals = torch.zeros(1)
-seen = [weakref.ref(of_globals)]
+# A class of Python that is derived from one of C++.
+pool = ThreadPool(1, device_id=None)
+seen = [weakref.ref(of_globals), weakref.ref(pool)]
 ready, ends = threading.Event(), threading.Event()
 def holds():
     of_frame = torch.zeros(1)
@@ -209,14 +212,15 @@ thread = threading.Thread(target=holds)
 thread.start()
 ready.wait()
 def work():
-    del globals()["of_globals"]
+    del globals()["of_globals"], globals()["pool"]
     gc.collect()
-    assert [one() is not None for one in seen] == [True, True]
+    assert [one() is not None for one in seen] == [True, True, True]
 forked(work)
 ends.set()
 thread.join()
-del of_globals
-assert [one() for one in seen] == [None, None], "the parent keeps nothing"
+del of_globals, pool
+gc.collect()
+assert [one() for one in seen] == [None, None, None], "the parent keeps nothing"
 """
     run(path, script, "torch")
 

@@ -299,8 +299,8 @@ def _end() -> None:
 @functools.cache
 def _is_foreign(kind: type) -> bool:
     """Whether destroying an object of this class may call DALI or CUDA."""
-    # DALI's objects of C++ aren't tracked by the garbage collector, unlike those of Python.
-    has_dali = str(kind.__module__).startswith("nvidia.dali.") and not kind.__flags__ & _IS_TRACKED
+    # DALI's classes of C++ aren't tracked by the garbage collector, unlike those of Python, which may be derived from them.
+    has_dali = any(str(one.__module__).startswith("nvidia.dali.") and not one.__flags__ & _IS_TRACKED for one in kind.__mro__)
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     return has_dali or (torch is not None and issubclass(kind, torch.Tensor)) or (jax is not None and issubclass(kind, jax.Array))
 
@@ -316,7 +316,14 @@ def _fork() -> None:
         frame = frames.pop()
         _forking.extend(one for one in frame.f_locals.values() if _is_foreign(type(cast(object, one))))
         frames.extend([frame.f_back] if frame.f_back is not None else [])
-    _forking.extend({id(one): one for one in gc.get_referents(*gc.get_objects()) if _is_foreign(type(cast(object, one)))}.values())
+    found: dict[int, Any] = {}
+    holders = gc.get_objects()
+    while holders:
+        held = gc.get_referents(*holders)
+        found |= {id(one): one for one in held if _is_foreign(type(cast(object, one)))}
+        # Dictionaries and tuples of what isn't tracked aren't tracked either.
+        holders = [one for one in held if type(cast(object, one)) in (dict, tuple) and not gc.is_tracked(one)]
+    _forking.extend(found.values())
 
 
 def _forked() -> None:
