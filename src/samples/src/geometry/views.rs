@@ -60,6 +60,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             spec.source.paths.len()
         )));
     }
+    let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(1);
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
@@ -70,13 +71,11 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             let has_own = lists.is_some_and(|lists| lists.len() > 1);
             let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
             let is_first = axis_names.first() == Some(name);
-            if is_first && stored.len() < spec.source.paths.len() && array.aligned.is_none() {
+            if is_first && stored.len() < stores && array.aligned.is_none() {
                 return Err(Error::value(format!(
-                    "arrays: array '{}' has a store of its own and the dimension \"{name}\", along which {} stores are joined; say how \
-                     its elements belong to theirs, such as align={{'{}': 'exact'}}, or join its stores as a path too",
-                    array.name,
-                    spec.source.paths.len(),
-                    array.output
+                    "arrays: array '{}' has a store of its own and the dimension \"{name}\", along which {stores} stores are joined; \
+                     say how its elements belong to theirs, such as align={{'{}': 'exact'}}, or join its stores as a path too",
+                    array.name, array.output
                 )));
             }
             if stored.len() > 1 && is_first {
