@@ -9,8 +9,8 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 use dali_zarr_kernels::Layout;
 
-use crate::chunk_index::Route;
 use crate::messages::{Assembly, Decode, Event, Item, Shared, Task, Workers};
+use crate::route::Route;
 use crate::stats::Stats;
 use dali_zarr_base::error::Result;
 use dali_zarr_base::nvtx;

@@ -8,7 +8,8 @@
 //! |---|---|
 //! | where the bytes are: local files, objects, zip archives, Icechunk, references | [`dali_zarr_stores`] |
 //! | the arguments; arrays; the order of samples; which elements of which chunks they have | [`dali_zarr_samples`] |
-//! | where each chunk lies, and how it is decoded | `chunk_index` |
+//! | whether the CPU or the GPU decodes a chunk | `route` |
+//! | where each chunk lies | `chunk_index` |
 //! | how memory is divided | [`budget`] |
 //! | deciding what is read, decoded and kept, and when | `scheduler` |
 //! | what the scheduler and its workers send each other | `messages` |
@@ -47,6 +48,7 @@ mod io;
 pub mod labels;
 mod messages;
 pub mod reader;
+mod route;
 mod scheduler;
 pub mod stats;
 pub mod worlds;

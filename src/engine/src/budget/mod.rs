@@ -5,7 +5,7 @@
 //! - [`needs`]: what the dataset, the plans and the codecs need.
 //! - [`host`]: the division of host memory, for batches delivered to the CPU and to a GPU.
 //! - [`device`]: the division of device memory.
-//! - [`rates`]: the measured speed of codecs, and whether the CPU or the GPU decodes.
+//! - [`rates`]: the measured speed of codecs.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod tests;
 pub use device::DeviceBudget;
 pub use host::{HostBudget, LimitFinder};
 pub use needs::{Decoding, DeviceNeeds, MAX_BATCHES, Needs};
-pub use rates::{Expected, Rates, WaveTime};
+pub use rates::{Rates, WaveTime};
 
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::{Machine, shown};

@@ -2,7 +2,7 @@
 //! compressed. Measured on one NVIDIA H200 with 16 Xeon cores, float32 fields of 721 x 1440; the GPU's gzip and zlib on an
 //! H100.
 //!
-//! These numbers decide how memory is divided and who decodes. They never decide what a reader delivers.
+//! By these numbers memory is divided, and `route` decides who decodes. They never decide what a reader delivers.
 
 use dali_zarr_codecs::{BloscCodec, Compression};
 
@@ -84,26 +84,6 @@ impl Rates {
     }
 }
 
-/// Decoded bytes per second that are expected of the GPU and of the CPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expected {
-    /// The GPU with the memory that the reader has.
-    pub gpu: f64,
-    /// The GPU with as much memory as it can use.
-    pub gpu_at_most: f64,
-    /// The CPU's threads.
-    pub cpu: f64,
-}
-
-impl Expected {
-    /// Whether the CPU should decode chunks that the GPU could decode, because device memory is short. False if the CPU
-    /// is faster than the GPU with any amount of memory: then memory isn't the reason, and this function doesn't
-    /// decide.
-    pub fn cpu_is_faster(&self) -> bool {
-        self.cpu > self.gpu && self.gpu_at_most > self.cpu
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,13 +107,5 @@ mod tests {
         let blosc = Compression::Blosc(BloscCodec::Lz4, 0);
         assert!((3.8..4.5).contains(&ms(blosc, 4_152_960)));
         assert!((3.8..4.5).contains(&ms(blosc, 154 << 20)), "a large chunk has more streams");
-    }
-
-    #[test]
-    fn the_cpu_decodes_for_want_of_device_memory_only() {
-        let is = |gpu, gpu_at_most, cpu| Expected { gpu, gpu_at_most, cpu }.cpu_is_faster();
-        assert!(is(1e9, 40e9, 5e9));
-        assert!(!is(6e9, 40e9, 5e9));
-        assert!(!is(1e9, 1e9, 5e9), "more memory would not help");
     }
 }

@@ -3,6 +3,7 @@
 use super::device::{self, MAX_DEFAULT_DEVICE, rate_at_most, smallest_device};
 use super::needs::tests::{FIELD, MIB, Numbers, on_gpu};
 use super::*;
+use crate::route::Expected;
 use dali_zarr_base::memory::arena::rounded;
 use dali_zarr_codecs::{BloscCodec, Compression};
 

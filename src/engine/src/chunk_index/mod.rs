@@ -1,4 +1,4 @@
-//! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
+//! The chunk index: where each chunk lies, its route, and its name in messages.
 
 mod foresight;
 mod reach;
@@ -13,6 +13,7 @@ pub(crate) use shard::{Entries, ShardId, ShardIndex};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use crate::route::{Decisions, Route};
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, DimGrid, Sharding};
 use dali_zarr_samples::order::Sample;
@@ -22,17 +23,6 @@ use dali_zarr_stores::{Extent, Latency, Store};
 /// The thread that reads an uncompressed chunk of at least this many decoded bytes also copies it to its slot. Smaller
 /// chunks are copied together, in waves.
 pub(crate) const DIRECT_COPY: usize = 256 << 10;
-
-/// How the chunks of an array are decoded in this reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// Not at all: they are stored uncompressed.
-    Raw,
-    /// On the CPU.
-    Cpu,
-    /// On the GPU.
-    Gpu,
-}
 
 /// Where a chunk lies in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +51,7 @@ pub(crate) struct ObjectRange {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkInfo {
     pub location: Location,
+    /// How the chunks of its array are decoded. A decode thread may decode it in the GPU's place.
     pub route: Route,
     /// Whether its store is remote.
     pub remote: bool,
@@ -96,31 +87,30 @@ pub(crate) struct Plan {
 pub(crate) struct ChunkIndex {
     pub dataset: Dataset,
     pub planner: Planner,
-    /// By array and part: how the chunks are decoded.
-    pub routes: Vec<Vec<Route>>,
+    pub decisions: Decisions,
     /// By array and part: the bytes of a decoded chunk, if all chunks have the same number of bytes.
     pub equal_bytes: Vec<Vec<Option<usize>>>,
     hasher: RandomState,
 }
 
 impl ChunkIndex {
-    pub fn new(dataset: Dataset, planner: Planner, routes: Vec<Vec<Route>>) -> Self {
+    pub fn new(dataset: Dataset, planner: Planner, decisions: Decisions) -> Self {
         let equal = |part: &ArrayPart| {
             let regular = part.grid.iter().all(|g| matches!(g, DimGrid::Regular { .. }));
             regular.then_some(part.largest_bytes)
         };
         let of = |array: &ArrayInfo| array.parts.iter().map(equal).collect();
         let equal_bytes = dataset.arrays.iter().map(of).collect();
-        Self { dataset, planner, routes, equal_bytes, hasher: RandomState::new() }
+        Self { dataset, planner, decisions, equal_bytes, hasher: RandomState::new() }
     }
 
     /// Whether there may be chunks that are copied to the device by the thread that reads them.
     pub fn uploads(&self) -> bool {
-        (0..self.routes.len()).any(|array| {
-            let mut parts = self.routes[array].iter().zip(&self.equal_bytes[array]).enumerate();
+        (0..self.decisions.len()).any(|array| {
+            let mut parts = self.decisions[array].iter().zip(&self.equal_bytes[array]).enumerate();
             // If chunks differ in size, some may be large.
-            parts.any(|(part, (&route, bytes))| {
-                uploads(route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
+            parts.any(|(part, (decision, bytes))| {
+                uploads(decision.route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
             })
         })
     }
@@ -160,7 +150,12 @@ impl ChunkIndex {
     }
 
     pub fn route(&self, id: ChunkId) -> Route {
-        self.routes[id.array as usize][id.part as usize]
+        self.route_of(id.array, id.part)
+    }
+
+    /// How the chunks of a part of an array are decoded.
+    pub fn route_of(&self, array: u16, part: u16) -> Route {
+        self.decisions[array as usize][part as usize].route
     }
 
     pub fn store(&self, array: u16, part: u16) -> &Arc<dyn Store> {

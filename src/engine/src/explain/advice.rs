@@ -4,10 +4,9 @@
 use super::Explanation;
 use super::memory::FEW_FOR_GPU;
 use crate::budget::MAX_BATCHES;
-use crate::chunk_index::Route;
+use crate::route::{Route, Why};
 use dali_zarr_base::memory::shown as bytes;
 use dali_zarr_codecs::Compression;
-use dali_zarr_samples::spec::{DecodeDevice, Device};
 
 /// There is advice if chunks are read more often than this in an epoch, on average.
 const MANY_READS: f64 = 1.5;
@@ -116,31 +115,21 @@ fn large_chunks(e: &Explanation) -> Vec<String> {
 
 /// Advises on codecs and chunk sizes that the GPU doesn't decode.
 fn cpu_codecs(e: &Explanation) -> Vec<String> {
-    if e.spec.device == Device::Cpu || e.spec.resources.decode_device == DecodeDevice::Cpu {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    for array in &e.arrays {
-        for part in &array.parts {
-            if part.route != Route::Cpu {
-                continue;
-            }
-            if let Some(limit) = part.gpu_limit.filter(|&limit| part.chunk_bytes > limit) {
-                all.push(format!(
-                    "array '{}': chunks of {} are decoded on the CPU: the GPU would decode chunks of {} at most",
-                    array.name,
-                    bytes(part.chunk_bytes),
-                    bytes(limit)
-                ));
-            } else {
-                all.push(format!(
-                    "array '{}': its codecs ({}) are decoded on the CPU: with Blosc (lz4 or zstd) or zstd the GPU \
-                     would decode it",
-                    array.name, part.codecs
-                ));
-            }
-        }
-    }
+    let parts = e.arrays.iter().flat_map(|array| array.parts.iter().map(move |part| (&array.name, part)));
+    let mut all: Vec<String> = parts
+        .filter_map(|(name, part)| match part.decision.why {
+            Why::TooLarge { most } => Some(format!(
+                "array '{name}': chunks of {} are decoded on the CPU: the GPU would decode chunks of {} at most",
+                bytes(part.chunk_bytes),
+                bytes(most as u64)
+            )),
+            Why::Codecs | Why::NoDecoder => Some(format!(
+                "array '{name}': its codecs ({}) are decoded on the CPU: with Blosc (lz4 or zstd) or zstd the GPU would decode it",
+                part.codecs
+            )),
+            _ => None,
+        })
+        .collect();
     all.dedup();
     all
 }
@@ -182,7 +171,7 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
 /// if a few chunks are enough for all arrays.
 fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
     let parts = e.arrays.iter().flat_map(|a| &a.parts);
-    let wanted = parts.filter(|part| part.route == Route::Gpu).filter_map(|part| match part.compression {
+    let wanted = parts.filter(|part| part.decision.route == Route::Gpu).filter_map(|part| match part.compression {
         Some(Compression::Gzip | Compression::Zlib | Compression::Lz4) => Some(FEW_FOR_GPU),
         // The blocks of a frame are decoded side by side.
         Some(Compression::Zstd) => {

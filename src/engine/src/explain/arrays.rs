@@ -3,13 +3,12 @@
 use serde_json::{Value, json};
 
 use super::reads::MAX_USES;
-use crate::chunk_index::Route;
 use crate::reader::opening::UnstartedReader;
-use dali_zarr_codecs::streams::max_decoded;
+use crate::route::{Decision, Route, Why};
 use dali_zarr_codecs::{Chain, Compression};
 use dali_zarr_samples::dataset::ArrayPart;
 use dali_zarr_samples::geometry::{Geometry, Role, View};
-use dali_zarr_samples::spec::{DecodeDevice, Device, Spec};
+use dali_zarr_samples::spec::{Device, Spec};
 
 /// Number of samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;
@@ -25,11 +24,9 @@ pub(crate) struct PartFacts {
     pub codecs: String,
     /// Decoded bytes of the largest chunk.
     pub chunk_bytes: u64,
-    pub route: Route,
+    pub decision: Decision,
     /// The compressor of the chunks, if there is only one and the GPU may have a decoder for it.
     pub compression: Option<Compression>,
-    /// Decoded bytes of the largest chunk that the GPU's decoders take, if they take any.
-    pub gpu_limit: Option<u64>,
     pub why: String,
 }
 
@@ -62,7 +59,7 @@ pub(crate) struct ArrayFacts {
 impl PartFacts {
     /// Returns where its chunks are decoded.
     pub fn decoded_on(&self) -> &'static str {
-        match self.route {
+        match self.decision.route {
             Route::Raw => "nowhere",
             Route::Cpu => "cpu",
             Route::Gpu => "gpu",
@@ -154,9 +151,8 @@ pub(super) fn part_facts(spec: &Spec, unstarted: &UnstartedReader, at: (usize, u
             .map(|s| part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()),
         codecs: part.format.chain.names().to_owned(),
         chunk_bytes: part.largest_bytes as u64,
-        route: unstarted.chunk_index.routes[at.0][at.1],
+        decision: unstarted.chunk_index.decisions[at.0][at.1],
         compression: part.format.gpu_chain().and_then(Chain::compression),
-        gpu_limit: part.format.gpu_chain().map(|packed| max_decoded(packed) as u64),
         why: why(spec, unstarted, at.0, at.1),
     }
 }
@@ -179,13 +175,13 @@ fn why(spec: &Spec, unstarted: &UnstartedReader, array: usize, part: usize) -> S
         return note.text.clone();
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
-    match unstarted.chunk_index.routes[array][part] {
-        Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
-        Route::Raw => "uncompressed: its chunks are read as they are".into(),
-        Route::Gpu => "the GPU has a decoder for it".into(),
-        Route::Cpu if to_gpu && spec.resources.decode_device == DecodeDevice::Cpu => {
-            "decode_device=\"cpu\" asks for it".into()
-        }
-        Route::Cpu => "batches are delivered to the CPU and decoded there".into(),
-    }
+    let text = match unstarted.chunk_index.decisions[array][part].why {
+        Why::Uncompressed if to_gpu => "uncompressed: its chunks are copied to the GPU as they are",
+        Why::Uncompressed => "uncompressed: its chunks are read as they are",
+        Why::Asked => "decode_device=\"cpu\" asks for it",
+        Why::DeliveredToCpu => "batches are delivered to the CPU and decoded there",
+        // The others have notes.
+        _ => "the GPU has a decoder for it",
+    };
+    text.into()
 }

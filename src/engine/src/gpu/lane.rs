@@ -21,11 +21,11 @@ use super::plain_copies::start_plain_copies;
 use super::streams::{SlotCopy, StagingCopy, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
-use crate::chunk_index::Route;
 use crate::gpu::driver::{
     AssembleArrays, Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async,
 };
 use crate::messages::{Content, Shared, Wave, WaveChunk, WaveDone};
+use crate::route::Route;
 use crate::stats::Stats;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::nvtx;

@@ -22,12 +22,13 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 
 use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
-use crate::chunk_index::{ChunkIndex, Route};
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
+use crate::route::{Decisions, Route, uses_gpu};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::HostBlock;
-use dali_zarr_codecs::streams::{StreamCodec, max_decoded};
+use dali_zarr_codecs::streams::StreamCodec;
 use dali_zarr_codecs::{BloscCodec, Chain, Compression};
+use dali_zarr_samples::dataset::Dataset;
 use decoding::{choose, zstd_decoder};
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
@@ -60,17 +61,17 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// Returns the workspace that a lane's decoders need; `None` if the GPU decodes no chunks.
+/// Returns the workspace that a lane's decoders need, with these decisions; `None` if the GPU decodes no chunks.
 ///
 /// # Errors
 /// If a decoder is missing.
-pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
-    if !on_gpu(chunk_index) {
+pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Result<Option<Decoding>> {
+    if !uses_gpu(decisions) {
         return Ok(None);
     }
     let zstd = zstd_decoder()?;
     let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
-    let most = gpu_streams(chunk_index).into_iter().try_fold(none, |most, (codec, largest)| {
+    let most = gpu_streams(dataset, decisions).into_iter().try_fold(none, |most, (codec, largest)| {
         let one = choose(codec, zstd).needs(largest)?;
         Ok(Decoding {
             least_workspace: most.least_workspace.max(one.least_workspace),
@@ -80,18 +81,12 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
     Ok(Some(most))
 }
 
-/// Checks that the GPU can decode chunks of up to `decoded` decoded bytes with these codecs.
+/// Checks that the GPU has a decoder for these codecs, and that it can be loaded.
 ///
 /// # Errors
-/// If it can't. The message says why, or what to install.
-pub(crate) fn available(chain: &Chain, decoded: usize) -> Result<()> {
+/// If not. The message says why, or what to install.
+pub(crate) fn available(chain: &Chain) -> Result<()> {
     let zstd = zstd_decoder()?;
-    let most = max_decoded(chain);
-    if decoded > most {
-        return Err(Error::value(format!(
-            "expected chunks of at most {most} decoded bytes, which is what the GPU's decoder takes, but found {decoded}"
-        )));
-    }
     let Some(compression) = chain.compression() else { return Ok(()) };
     choose(codec(compression).map_err(Error::value)?, zstd).available()
 }
@@ -137,11 +132,6 @@ impl Drop for RunningLanes {
     }
 }
 
-/// Whether the GPU decodes anything, even if it is only a shuffle or a checksum around stored bytes.
-fn on_gpu(chunk_index: &ChunkIndex) -> bool {
-    chunk_index.routes.iter().flatten().any(|route| *route == Route::Gpu)
-}
-
 /// Reserves the memory and starts the lanes.
 ///
 /// # Errors
@@ -161,7 +151,7 @@ pub(crate) fn open(
     let module = Arc::new(Module::load(device)?);
     let numbers = lane::upload(device, shared.ops.numbers())?;
     let ops = lane::upload(device, &shared.ops.at(numbers.ptr()))?;
-    let fallback = match on_gpu(&shared.chunk_index) {
+    let fallback = match uses_gpu(&shared.chunk_index.decisions) {
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
@@ -190,12 +180,12 @@ pub(crate) fn open(
 }
 
 /// Returns the kinds of streams that the GPU decodes, each with the decoded bytes of the largest chunk that has them.
-fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
+fn gpu_streams(dataset: &Dataset, decisions: &Decisions) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
-    for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
-        for (part, route) in array.parts.iter().zip(routes) {
+    for (array, decisions) in dataset.arrays.iter().zip(decisions) {
+        for (part, decision) in array.parts.iter().zip(decisions) {
             let compression = part.format.gpu_chain().and_then(Chain::compression);
-            let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
+            let (Route::Gpu, Some(compression)) = (decision.route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
             let bytes = part.largest_bytes;
             match streams.iter_mut().find(|s| s.0 == codec) {
@@ -247,17 +237,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_beyond_a_decoders_limit_are_refused() {
-        let zstd = Chain::from(Compression::Zstd);
-        available(&zstd, 128 << 20).unwrap();
-        let error = available(&zstd, (128 << 20) + 1).unwrap_err();
-        assert!(
-            error.message().contains("at most 134217728 decoded bytes") && error.message().contains("134217729"),
-            "{error}"
-        );
-        let gzip = Chain::from(Compression::Gzip);
-        available(&gzip, (1 << 31) - 1).unwrap();
-        assert!(available(&gzip, 1 << 31).is_err());
-        assert!(available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
+    fn decoders_are_there_or_said_to_be_missing() {
+        for compression in [Compression::Zstd, Compression::Gzip, Compression::Blosc(BloscCodec::Snappy, 0)] {
+            available(&Chain::from(compression)).unwrap();
+        }
+        let error = available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0))).unwrap_err();
+        assert!(error.message().contains("no decoder for Blosc's own compressor, blosclz"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use dali_zarr_kernels::zstd::FramePlan;
 
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
 use crate::messages::{Content, Wave};
+use crate::route::{Facts, Route, Streams, decide};
 use dali_zarr_base::memory::arena::rounded;
 use dali_zarr_codecs::stream::Checksum;
 use dali_zarr_codecs::streams::{ChunkStream, SplitChunk, StreamCodec, split};
@@ -100,18 +101,17 @@ pub(super) fn plan_wave(
                 // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &ChunkStream| fits(p) && decodable(p, &bytes[p.start..p.start + p.len]);
-                if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
-                    wave_plan.refused.push(i);
-                    continue;
-                }
+                let is_known = known.is_some_and(|known| known.is_ok());
+                let are_taken = is_known && split_chunk.streams.iter().all(takes);
                 let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
                 let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
-                // The chunk is larger than the staging buffer. The scheduler gave it a wave of its own.
-                if end - start > room {
+                // A chunk may be larger than the staging buffer. The scheduler gave it a wave of its own.
+                let found = Streams { are_taken, staged: end.saturating_sub(start), room };
+                if decide(&Facts { streams: Some(found), ..Facts::OF_GPU }).route == Route::Cpu {
                     wave_plan.refused.push(i);
                     continue;
                 }
-                (start, end - start)
+                (start, found.staged)
             }
         };
         let from = chunk.source + start as u64;

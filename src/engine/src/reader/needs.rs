@@ -1,10 +1,11 @@
 //! Finds how much memory a reader needs ([`Needs`]) from its dataset, its plans and its codecs.
 
 use super::OutputInfo;
-use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, Needs, Rates, WaveTime};
-use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route, bytes_in_reach};
+use crate::budget::{Budget, DeviceNeeds, HostBudget, LimitFinder, MAX_BATCHES, Needs, Rates, WaveTime};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY, bytes_in_reach};
 use crate::gpu;
 use crate::io::MERGE_REMOTE;
+use crate::route::{Decisions, Facts, Route, Training, decide};
 use crate::scheduler::Rules;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::arena::rounded;
@@ -72,11 +73,17 @@ fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
     most.min(grid.count())
 }
 
-/// Returns what the reader must hold in memory at a time.
+/// Returns what the reader must hold in memory at a time, if chunks are decoded as `decisions` say.
 ///
 /// # Errors
 /// If a batch is too large for any machine, or a decoder is missing.
-pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
+pub(super) fn needs(
+    spec: &Spec,
+    chunk_index: &ChunkIndex,
+    decisions: &Decisions,
+    outputs: &[OutputInfo],
+    order: &mut Order,
+) -> Result<Needs> {
     let batch = outputs
         .iter()
         .try_fold(0usize, |n, o| n.checked_add(o.batch_bytes(spec.batch_size)))
@@ -101,9 +108,10 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         used_again: 0,
         shuffled: None,
         jobs: 0,
-        device: device_needs(spec, chunk_index)?,
+        device: device_needs(spec, chunk_index, decisions)?,
     };
-    for RoutedPart { part, route, .. } in parts(chunk_index) {
+    let may_share = may_share(spec.resources.decode_device);
+    for RoutedPart { part, route, .. } in parts(&chunk_index.dataset, decisions) {
         let decoded = part.largest_bytes;
         needs.decoded = needs.decoded.max(decoded);
         let gpu = needs.device.is_some();
@@ -126,7 +134,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         // The CPU decodes a chunk in the GPU's place now and then, one at a time.
         let whose = if route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
         *whose = (*whose).max(working);
-        if route == Route::Gpu && spec.resources.decode_device == DecodeDevice::Auto {
+        if route == Route::Gpu && may_share {
             needs.sharing = needs.sharing.max(Some(working));
         }
         if let Some(sharding) = &part.sharding {
@@ -134,6 +142,12 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         }
     }
     Ok(ordered(needs, spec, chunk_index, order))
+}
+
+/// Whether cores may decode chunks in the GPU's place while a model trains.
+fn may_share(asked: DecodeDevice) -> bool {
+    let training = Training { core_is_idle: true, due_after: MAX_BATCHES, task_batches: 0 };
+    decide(&Facts { asked, training: Some(training), ..Facts::OF_GPU }).route == Route::Cpu
 }
 
 /// A part of an array, and how its chunks are decoded.
@@ -148,22 +162,22 @@ pub(super) struct RoutedPart<'a> {
 }
 
 /// Returns all parts of all arrays.
-pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = RoutedPart<'_>> {
-    chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(array, (of, routes))| {
-        let parts = of.parts.iter().zip(routes).enumerate();
-        parts.map(move |(number, (part, &route))| RoutedPart { array, number, part, route })
+pub(super) fn parts<'a>(dataset: &'a Dataset, decisions: &'a Decisions) -> impl Iterator<Item = RoutedPart<'a>> {
+    dataset.arrays.iter().zip(decisions).enumerate().flat_map(|(array, (of, decisions))| {
+        let parts = of.parts.iter().zip(decisions).enumerate();
+        parts.map(move |(number, (part, decision))| RoutedPart { array, number, part, route: decision.route })
     })
 }
 
 /// Returns what delivery to a GPU needs; `None` with [`Device::Cpu`].
-fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNeeds>> {
+fn device_needs(spec: &Spec, chunk_index: &ChunkIndex, decisions: &Decisions) -> Result<Option<DeviceNeeds>> {
     if spec.device == Device::Cpu {
         return Ok(None);
     }
-    let decoding = gpu::decoding(chunk_index)?;
+    let decoding = gpu::decoding(&chunk_index.dataset, decisions)?;
     let mut device =
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
-    for RoutedPart { array, number, part, route } in parts(chunk_index) {
+    for RoutedPart { array, number, part, route } in parts(&chunk_index.dataset, decisions) {
         let decoded = part.largest_bytes;
         let chain = part.format.gpu_chain().filter(|_| route == Route::Gpu);
         let rates = Rates::of(chain.and_then(Chain::compression));

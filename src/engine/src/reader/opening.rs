@@ -2,23 +2,22 @@
 
 use std::sync::Arc;
 
-use super::needs::{RoutedPart, bound_chunks, needs, parts};
+use super::needs::{bound_chunks, needs};
+use super::routing::{self, Note};
 use super::{OutputInfo, ReaderMeta, pusher};
-use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
-use crate::chunk_index::{ChunkIndex, Route, bytes_in_reach};
-use crate::gpu;
+use crate::budget::Needs;
+use crate::chunk_index::{ChunkIndex, bytes_in_reach};
 use crate::reader::checkpoint::Identity;
 use crate::stats::OutputCounters;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
-use dali_zarr_base::memory::shown;
 use dali_zarr_base::table::Table;
 use dali_zarr_samples::assemble::{self, Ops};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
 use dali_zarr_samples::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
 use dali_zarr_samples::order::{Blocks, Order, Weights};
 use dali_zarr_samples::plan::{ArrayGrids, PartGrid, Planner};
-use dali_zarr_samples::spec::{DecodeDevice, Device, MIN_DEFAULT_FILL, OrderSource, Spec};
+use dali_zarr_samples::spec::{MIN_DEFAULT_FILL, OrderSource, Spec};
 use dali_zarr_stores::Store;
 
 /// A reader before memory is reserved and threads are started, made from the spec, the metadata and [`Inputs`]. Readers
@@ -45,15 +44,6 @@ pub(crate) struct Inputs {
     pub samples: geometry::Inputs,
     /// Weights by which samples are drawn.
     pub weights: Option<Arc<Table<f64>>>,
-}
-
-/// Says why the CPU decodes an array, where the user may have expected the GPU.
-pub(crate) struct Note {
-    /// Index of the array.
-    pub array: usize,
-    /// Index of the part of the array, which is its store.
-    pub part: usize,
-    pub text: String,
 }
 
 impl UnstartedReader {
@@ -94,82 +84,11 @@ impl UnstartedReader {
             pad_last_batch: spec.order.pad_last_batch,
             stick_to_shard: spec.order.keeps_shard(),
         };
-        let mut notes = Vec::new();
-        let routes = routes(spec, &dataset, &mut notes)?;
-        let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
-        let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        let (decisions, notes) = routing::of_arrays(spec, &dataset)?;
+        let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, decisions));
+        let needs = needs(spec, &chunk_index, &chunk_index.decisions, &outputs, &mut order.clone())?;
         let needs = with_tables(needs, &chunk_index.planner, &order);
         Ok(Self { chunk_index, order, fill, ops, outputs, meta, identity, notes, needs })
-    }
-
-    /// Divides the memory. If device memory holds so few chunks of an array that the CPU would decode them sooner than
-    /// the GPU, the CPU decodes them, provided that the user left this to the reader.
-    ///
-    /// # Errors
-    /// Those of [`budget::divide`].
-    pub fn divide(&mut self, spec: &Spec, there: &MachineMemory) -> Result<Division> {
-        let asked = Asked::of(spec);
-        let division = budget::divide(&self.needs, &asked, there)?;
-        let reads_to_device = self.needs.device.is_some_and(|device| device.gds_buffer > 0);
-        if spec.resources.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
-            return Ok(division);
-        }
-        let slow = self.slow_on_gpu(&division, &asked);
-        let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index).filter(|_| !slow.is_empty()) else {
-            return Ok(division);
-        };
-        let routes = chunk_index.routes.clone();
-        slow.iter().for_each(|s| chunk_index.routes[s.array][s.part] = Route::Cpu);
-        let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
-        let needs = with_tables(needs, &chunk_index.planner, &self.order);
-        let on_cpu = budget::divide(&needs, &asked, there)?;
-        // Host memory may hold chunks for fewer threads only.
-        let threads =
-            on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.host_decoded).max(1));
-        let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
-        if !on_cpu.is_accepted() || !slow.iter().all(sooner) {
-            chunk_index.routes = routes;
-            return Ok(division);
-        }
-        let notes: Vec<Note> = slow.iter().map(|s| self.note(s, &division, &asked)).collect();
-        self.notes.extend(notes);
-        self.needs = needs;
-        Ok(on_cpu)
-    }
-
-    /// Returns the parts of arrays that the GPU would decode with this division, but the CPU sooner.
-    fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
-        let Some(device) = &division.budget.device else { return Vec::new() };
-        let slow = |RoutedPart { array, number, part, route }: RoutedPart<'_>| {
-            let rates = Rates::of(part.format.gpu_chain().filter(|_| route == Route::Gpu)?.compression());
-            let time = rates.time(part.largest_bytes);
-            let expected = Expected {
-                gpu: device.rate(&self.needs, time),
-                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.batches, time),
-                cpu: rates.on_cpu(asked.threads),
-            };
-            expected.cpu_is_faster().then_some(Slow { array, part: number, rates, expected })
-        };
-        parts(&self.chunk_index).filter_map(slow).collect()
-    }
-
-    fn note(&self, slow: &Slow, division: &Division, asked: &Asked) -> Note {
-        let Slow { array, part, rates, expected } = *slow;
-        let of = &self.chunk_index.dataset.arrays[array];
-        let gb = |rate: f64| rate / 1e9;
-        let limit = budget::device::limit_for_rate(&self.needs, asked.batches, rates.on_cpu(asked.threads));
-        let text = format!(
-            "store {}, array '{}': decoded on the CPU: device_memory_limit ({}) holds so few of its chunks that the GPU is expected \
-             to decode {:.1} GB/s, and the CPU's {} threads {:.1} GB/s; with {} or more the GPU decodes it",
-            self.chunk_index.dataset.stores[of.parts[part].store].location(),
-            of.name,
-            shown(division.limits.device),
-            gb(expected.gpu),
-            asked.threads,
-            gb(expected.cpu),
-            shown(limit)
-        );
-        Note { array, part, text }
     }
 }
 
@@ -240,19 +159,11 @@ fn listed_bytes(planner: &Planner) -> u64 {
 }
 
 /// Returns `needs` with the bytes of tables, segments and the lists of `order`.
-fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
+pub(super) fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
     let tables = listed_bytes(planner) + order.bytes();
     // While breaks are read, they are held as numbers of several types; this memory is given back.
     let grouping = planner.geometry().table.as_ref().map_or(0, |table| planner.grouping_bytes(table));
     Needs { tables: tables as usize, opening: (tables + grouping + planner.break_bytes()) as usize, ..needs }
-}
-
-/// A part of an array whose chunks the CPU decodes sooner than the GPU.
-struct Slow {
-    array: usize,
-    part: usize,
-    rates: Rates,
-    expected: Expected,
 }
 
 /// Returns a sentence for the log with the arrays that are decoded because `mask_and_scale` is left out; `None` if
@@ -390,53 +301,4 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
         of_norm(&norms[0]).map(|(op, missing)| (op, missing, table.clone()))
     };
     Ops::with_tables(geometry.norms.iter().flat_map(of_norm).chain(of_mask), geometry.tables.iter().flat_map(of_table))
-}
-
-/// Returns how each part of each array is decoded. Adds a note for each part that the CPU decodes because the GPU
-/// can't.
-fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
-    if spec.resources.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
-        return Err(Error::value(
-            "decode_device=\"gpu\" needs device=\"gpu\": batches that are delivered to the CPU are decoded there",
-        ));
-    }
-    let on_gpu = matches!(spec.device, Device::Gpu(_)) && spec.resources.decode_device != DecodeDevice::Cpu;
-    let mut routes = Vec::new();
-    for (a, array) in dataset.arrays.iter().enumerate() {
-        let mut parts = Vec::new();
-        for (p, part) in array.parts.iter().enumerate() {
-            let mut note = |text| notes.push(Note { array: a, part: p, text });
-            let store = dataset.stores[part.store].location();
-            parts.push(match part.format.gpu_chain() {
-                _ if part.format.chain.is_empty() => Route::Raw,
-                _ if !on_gpu => Route::Cpu,
-                Some(chain) => match gpu::available(chain, part.largest_bytes) {
-                    Ok(()) => Route::Gpu,
-                    Err(e) if spec.resources.decode_device == DecodeDevice::Gpu => {
-                        let e = e.at(Site::store(store).array(&*array.name));
-                        return Err(e);
-                    }
-                    Err(e) => {
-                        note(format!("store {store}, array '{}': decoded on the CPU: {e}", array.name));
-                        Route::Cpu
-                    }
-                },
-                None => {
-                    let why = format!(
-                        "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
-                         uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind",
-                        array.name,
-                        part.format.chain.names()
-                    );
-                    if spec.resources.decode_device == DecodeDevice::Gpu {
-                        return Err(Error::value(format!("{why}; use decode_device=\"auto\" or \"cpu\"")));
-                    }
-                    note(why);
-                    Route::Cpu
-                }
-            });
-        }
-        routes.push(parts);
-    }
-    Ok(routes)
 }

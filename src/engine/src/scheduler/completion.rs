@@ -8,8 +8,9 @@ use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::ReadChunk;
-use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
-use crate::messages::{Assembly, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
+use crate::chunk_index::{ChunkInfo, LATER, Location};
+use crate::messages::{Assembly, Content, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
+use crate::route::Route;
 use crate::stats::Stats;
 use dali_zarr_base::error::{Code, Error, Result};
 use dali_zarr_stores::{ByteRange, Extent};
@@ -100,7 +101,7 @@ impl Scheduler {
             }
             let ChunkInfo { route, decoded, .. } = chunk.info();
             if on_gpu && route != Route::Cpu {
-                self.queue_for_lane(handle);
+                self.queue_for_lane(handle, if route == Route::Gpu { Content::Encoded } else { Content::Decoded });
                 continue;
             }
             bytes += decoded;
@@ -351,8 +352,6 @@ impl Scheduler {
 
     /// Queues a chunk again, if a planned batch still needs it. Otherwise removes it.
     pub(super) fn requeue(&mut self, handle: Handle) {
-        let chunk = &mut self.chunks[handle];
-        chunk.set_route(self.shared.chunk_index.route(chunk.id()));
         self.chunks.requeue(handle, self.batches.active_end());
     }
 

@@ -2,19 +2,18 @@
 
 use super::Scheduler;
 use super::waves::{WaitingChunk, WaveContext};
-use crate::chunk_index::Route;
 use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
 use crate::stats::Stats;
 
 impl Scheduler {
     /// Queues a chunk, whose bytes are in host memory or in the GDS buffer, for a lane.
-    pub(super) fn queue_for_lane(&mut self, handle: Handle) {
+    pub(super) fn queue_for_lane(&mut self, handle: Handle, content: Content) {
         let active_end = self.batches.active_end();
         let chunk = &mut self.chunks[handle];
         chunk.await_lane();
         self.waves.push(WaitingChunk {
             handle,
-            content: if chunk.info().route == Route::Gpu { Content::Encoded } else { Content::Decoded },
+            content,
             bytes: chunk.payload().map_or(0, |payload| payload.bytes.len()),
             decoded: chunk.info().decoded,
             uses: chunk.uses_before(active_end) as u32,
@@ -56,7 +55,7 @@ impl Scheduler {
         if let Some(encoded) = encoded {
             self.reads.release(encoded, &mut self.memory);
         }
-        self.queue_for_lane(handle);
+        self.queue_for_lane(handle, Content::Decoded);
     }
 
     /// Launches waves on idle lanes. `cpu_lacks_memory`: what [`Self::decode_on_idle_cores`] returned.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::sharing::Sharing;
 use crate::chunk_index::DIRECT_COPY;
 use crate::messages::{Content, Handle, WaveLimits};
+use crate::route::{Facts, Route, Training, decide};
 use dali_zarr_base::memory::arena;
 
 /// While more chunks are being read, a wave waits for them. It is launched anyway when this many bytes of chunks that
@@ -117,16 +118,18 @@ impl Waves {
     }
 
     /// Returns the next chunk that a decode thread should decode in the GPU's place, if there is one now: the first one
-    /// that waits, or, if that is needed too soon, the last one ([`Sharing::task_batches`]). `due_after(batch)` is the number
+    /// that waits, or, if that is needed too soon or nobody knows how long tasks take, the last one ([`Sharing::task_batches`]). `due_after(batch)` is the number
     /// of batches that the consumer takes before this one.
     pub fn next_shared(&self, due_after: impl Fn(u64) -> usize) -> Option<WaitingChunk> {
-        if !self.sharing.cpu_decodes() {
-            return None;
-        }
-        let chunks = &self.encoded.chunks;
-        let Some(batches) = self.sharing.task_batches() else { return chunks.back().copied() };
-        let in_time = |chunk: &&WaitingChunk| due_after(chunk.batch) >= batches;
-        chunks.front().filter(in_time).or_else(|| chunks.back().filter(in_time)).copied()
+        let (chunks, task_batches) = (&self.encoded.chunks, self.sharing.task_batches());
+        let core_is_idle = self.sharing.cpu_decodes();
+        let goes_to_cpu = |chunk: &&WaitingChunk| {
+            let due_after = due_after(chunk.batch);
+            let now = Training { core_is_idle, due_after, task_batches: task_batches.unwrap_or(0) };
+            decide(&Facts { training: Some(now), ..Facts::OF_GPU }).route == Route::Cpu
+        };
+        let first = chunks.front().filter(|_| task_batches.is_some());
+        first.filter(goes_to_cpu).or_else(|| chunks.back().filter(goes_to_cpu)).copied()
     }
 
     /// Records that a decode thread takes this chunk, which [`Self::next_shared`] returned.

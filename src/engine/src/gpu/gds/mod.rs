@@ -9,9 +9,10 @@ mod trial;
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::chunk_index::{ChunkIndex, Route};
+use crate::chunk_index::ChunkIndex;
 use crate::gpu::driver::{CuFile, Device, Stream, copy_to_host_async};
 use crate::messages::{FilePart, Storage};
+use crate::route::Route;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_samples::spec::{Io, Spec};
 
@@ -22,10 +23,10 @@ fn applies(chunk_index: &ChunkIndex) -> bool {
 
 /// Returns the numbers (array, part) of the parts of arrays whose chunks are in files and are not decoded by the CPU.
 fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
-    let parts = |a: usize| (0..chunk_index.routes[a].len()).map(move |p| (a as u16, p as u16));
-    (0..chunk_index.routes.len()).flat_map(parts).filter(|&(a, p)| {
-        chunk_index.routes[a as usize][p as usize] != Route::Cpu && chunk_index.store(a, p).has_files()
-    })
+    let parts = |a: usize| (0..chunk_index.decisions[a].len()).map(move |p| (a as u16, p as u16));
+    (0..chunk_index.decisions.len())
+        .flat_map(parts)
+        .filter(|&(a, p)| chunk_index.route_of(a, p) != Route::Cpu && chunk_index.store(a, p).has_files())
 }
 
 /// Returns cuFile if the spec asks for it, or if a trial shows that it is faster. Otherwise returns `None`.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::place::{DecodedMemory, OutputPart};
 use super::state::ChunkState;
-use crate::chunk_index::{ChunkInfo, Location, Route};
+use crate::chunk_index::{ChunkInfo, Location};
 use crate::messages::Payload;
 use dali_zarr_base::memory::{Lease, arena};
 use dali_zarr_samples::plan::ChunkId;
@@ -115,11 +115,6 @@ impl Chunk {
     pub fn set_location(&mut self, location: Location) {
         debug_assert!(matches!(self.info.location, Location::Unread(_)), "its location is known: {self:?}");
         self.info.location = location;
-    }
-
-    /// Records how it is decoded.
-    pub fn set_route(&mut self, route: Route) {
-        self.info.route = route;
     }
 
     /// Returns its place in the queue among the chunks of one batch.
@@ -238,7 +233,6 @@ impl Chunk {
     /// Lets a decode thread decode it to `to`, although the GPU could.
     pub fn share(&mut self, to: Lease) {
         debug_assert!(matches!(self.state, ChunkState::Fetched), "shared too late: {self:?}");
-        self.info.route = Route::Cpu;
         self.is_shared = true;
         self.return_decoded(to);
     }

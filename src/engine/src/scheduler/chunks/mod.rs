@@ -183,7 +183,7 @@ impl IndexMut<Handle> for Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk_index::Route;
+    use crate::route::Route;
 
     fn need(chunks: &mut Chunks, number: u64, batch: u64) -> Handle {
         let id = ChunkId { array: 0, part: 0, index: number };

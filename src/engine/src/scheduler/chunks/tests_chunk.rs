@@ -3,7 +3,8 @@
 use dali_zarr_kernels::Layout;
 
 use super::{Chunk, ChunkState, DecodedMemory};
-use crate::chunk_index::{ChunkInfo, Location, Route};
+use crate::chunk_index::{ChunkInfo, Location};
+use crate::route::Route;
 use dali_zarr_base::memory::{HostArena, HostBlock, Lease};
 use dali_zarr_samples::plan::ChunkId;
 

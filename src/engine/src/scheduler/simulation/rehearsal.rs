@@ -9,8 +9,9 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::{Config, OUTPUT_SPACE, SimulatedWork, Simulation, World, task_events, wave_events};
-use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
+use crate::chunk_index::{ChunkIndex, Entries, Plan, ShardId, ShardIndex};
 use crate::messages::{Event, Item, Read, ReadDone, ReadRange, Shared};
+use crate::route::Route;
 use crate::scheduler::{Scheduler, WantedChunk};
 use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::Lease;
@@ -197,7 +198,7 @@ impl Machine {
         let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         // All inner chunks have the same size.
         let decoded = part.largest_bytes;
-        let len = match self.chunk_index.routes[shard.array as usize][shard.part as usize] {
+        let len = match self.chunk_index.route_of(shard.array, shard.part) {
             Route::Raw => decoded,
             Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.usual_encoded_bytes(decoded)),
         };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use dali_zarr_kernels::{Job, Layout, Source};
 
 use super::some_rules;
-use crate::chunk_index::{ChunkInfo, LATER, Location, Route};
+use crate::chunk_index::{ChunkInfo, LATER, Location};
 use crate::messages::{Assembly, Served};
+use crate::route::Route;
 use crate::scheduler::batches::{Batches, JobSource};
 use crate::scheduler::chunks::{Chunk, ChunkState};
 use crate::scheduler::{BatchAccount, Rules};

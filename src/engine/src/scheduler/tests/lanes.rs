@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use dali_zarr_kernels::Source;
 
 use super::{Bench, Compressor, Rows, gpu};
-use crate::chunk_index::Route;
 use crate::messages::{Content, Event, Read, Wave};
+use crate::route::Route;
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::simulation::SimulatedWork;
 use dali_zarr_base::error::Error;
@@ -221,7 +221,7 @@ fn idle_cores_decode_in_the_place_of_a_gpu_that_has_time() {
     );
     assert_eq!(bench.stats.chunks_shared.load(Relaxed), 2);
     let handle = tasks[0].items[0].handle;
-    assert_eq!(bench.simulation.scheduler.chunks[handle].info().route, Route::Cpu);
+    assert_eq!(bench.simulation.scheduler.chunks[handle].info().route, Route::Gpu, "as its array");
     // No batch waits, so the GPU decodes the others.
     assert_eq!(waves.iter().flat_map(|wave| &wave.chunks).map(|c| c.id.index).collect::<Vec<_>>(), [0, 1]);
     bench.end_task(tasks.remove(0), None);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{RandomWorld, fault};
-use crate::chunk_index::{Entries, Route, ShardId, ShardIndex};
+use crate::chunk_index::{Entries, ShardId, ShardIndex};
 use crate::messages::{Event, Handle, Read, ReadDone, ReadRange};
+use crate::route::Route;
 use crate::scheduler::Scheduler;
 use crate::scheduler::simulation::SimulatedWork;
 use crate::scheduler::simulation::memory::{Held, Span};
@@ -115,7 +116,7 @@ impl RandomWorld<'_> {
             );
         }
         let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];
-        let route = self.chunk_index.routes[shard.array as usize][shard.part as usize];
+        let route = self.chunk_index.route_of(shard.array, shard.part);
         let (slots, decoded) = (self.chunk_index.sharding(shard).entries(), part.largest_bytes);
         let usual = part.format.usual_encoded_bytes(decoded) as u64;
         let most = (part.format.max_encoded_bytes(decoded) as u64).min(2 * usual);
