@@ -235,16 +235,13 @@ fn gpu_channels_agree_with_the_host() {
             value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
         }
         let table: Vec<(f64, f64)> = (0..CHANNELS).map(|c| (c as f64 * 7.25 - 300.0, 0.3 + c as f64 / 9.0)).collect();
-        let ops = Ops::with_tables(
-            [],
-            (0..40).map(|number| {
-                let (op, missing) = op(&mut random, round % 2 == 1);
-                let common = [DType::F32, DType::U8, DType::U16].map(|d| d as i32);
-                let dtypes = (common.get(number).copied().unwrap_or(op.src_dtype), op.dst_dtype);
-                let (src_dtype, dst_dtype) = if number < 3 { (dtypes.0, DType::F32 as i32) } else { dtypes };
-                (Op { src_dtype, dst_dtype, ..op }, missing, table.clone())
-            }),
-        );
+        let ops = Ops::with_tables((0..40).map(|number| {
+            let (op, missing) = op(&mut random, round % 2 == 1);
+            let common = [DType::F32, DType::U8, DType::U16].map(|d| d as i32);
+            let dtypes = (common.get(number).copied().unwrap_or(op.src_dtype), op.dst_dtype);
+            let (src_dtype, dst_dtype) = if number < 3 { (dtypes.0, DType::F32 as i32) } else { dtypes };
+            (Op { src_dtype, dst_dtype, ..op }, missing, table.clone())
+        }));
         let numbers = gpu.upload(&bytes_of(ops.numbers()));
         let (mut jobs, mut at) = (Vec::new(), 0u64);
         for _ in 0..300 {

@@ -10,6 +10,7 @@ mod missing;
 pub(crate) mod needs;
 pub(crate) mod opening;
 pub mod openings;
+mod operations;
 mod planning;
 mod progress;
 pub(crate) mod pusher;

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::needs::{bound_chunks, needs};
+use super::operations;
 use super::routing::{self, Note};
 use super::{OutputInfo, ReaderMeta, pusher};
 use crate::budget::Needs;
 use crate::chunk_index::{ChunkIndex, bytes_in_reach};
 use crate::reader::checkpoint::Identity;
 use crate::stats::OutputCounters;
-use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::table::Table;
-use dali_zarr_samples::assemble::{self, Ops};
+use dali_zarr_samples::assemble::Ops;
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
-use dali_zarr_samples::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
+use dali_zarr_samples::geometry::{self, ArrayShape, Geometry, TableStarts};
 use dali_zarr_samples::order::{Blocks, Order, Weights};
 use dali_zarr_samples::plan::{ArrayGrids, PartGrid, Planner};
 use dali_zarr_samples::spec::{MIN_DEFAULT_FILL, OrderSource, Spec};
@@ -68,7 +68,7 @@ impl UnstartedReader {
         let geometries = Geometry::of(spec, &shapes, inputs.samples)?;
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(&dataset, &geometries[0]);
+        let ops = operations::of(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
         pusher::check(spec)?;
@@ -273,32 +273,4 @@ pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> OutputCounters {
     let fills = |a: usize| norms.iter().any(|norm| norm.array == a && norm.fillna.is_some());
     let arrays = chunk_index.dataset.arrays.iter().enumerate();
     OutputCounters::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
-}
-
-/// Returns the operations, which jobs refer to by index: each norm in both byte orders, those that write a mask, and
-/// each table of channels in both byte orders.
-fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let of_norm = |norm: &Norm| {
-        let array = &dataset.arrays[norm.array];
-        let cf = &array.cf;
-        let fill = if norm.imaginary { array.imaginary_fill } else { array.fill };
-        let decoding = assemble::Decoding {
-            missing: cf.missing.clone(),
-            scale: cf.scale,
-            int_scale: cf.int_scale,
-            offset: cf.offset,
-            decoded: Some(cf.decoded),
-        };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, swap))
-    };
-    let of_mask = [0.0, 1.0].map(|fill| {
-        let norm = Norm { array: 0, fillna: None, mean_stddev: None, fill, dtype: DType::Bool, imaginary: false };
-        assemble::op(DType::Bool, 0, &assemble::Decoding::default(), &norm, false)
-    });
-    let of_table = |channels: &std::ops::Range<usize>| {
-        let norms = &geometry.norms[channels.clone()];
-        let table: Vec<(f64, f64)> = norms.iter().filter_map(|norm| norm.mean_stddev).collect();
-        of_norm(&norms[0]).map(|(op, missing)| (op, missing, table.clone()))
-    };
-    Ops::with_tables(geometry.norms.iter().flat_map(of_norm).chain(of_mask), geometry.tables.iter().flat_map(of_table))
 }

@@ -45,22 +45,18 @@ impl Ops {
     /// Takes operations. If an operation has more than [`MAX_INLINE`] missing values, they come with it, in ascending
     /// order.
     pub fn new(list: impl IntoIterator<Item = (Op, Vec<f64>)>) -> Self {
-        Self::with_tables(list, [])
+        Self::with_tables(list.into_iter().map(|(op, missing)| (op, missing, Vec::new())))
     }
 
-    /// As [`Self::new`], followed by operations with a table: the mean and stddev of each channel.
-    pub fn with_tables(
-        list: impl IntoIterator<Item = (Op, Vec<f64>)>,
-        tables: impl IntoIterator<Item = (Op, Vec<f64>, Vec<(f64, f64)>)>,
-    ) -> Self {
+    /// As [`Self::new`]. With each operation comes its table, the mean and stddev of each channel; none if it is empty.
+    pub fn with_tables(list: impl IntoIterator<Item = (Op, Vec<f64>, Vec<(f64, f64)>)>) -> Self {
         let (mut all, mut numbers) = (Vec::new(), Vec::new());
-        let plain = list.into_iter().map(|(op, missing)| (op, missing, None));
-        for (mut op, missing, table) in plain.chain(tables.into_iter().map(|(op, missing, t)| (op, missing, Some(t)))) {
+        for (mut op, missing, table) in list {
             if missing.len() > MAX_INLINE {
                 op.missing = [numbers.len() as u64 * 8, 0];
                 numbers.extend(missing);
             }
-            if let Some(table) = table {
+            if !table.is_empty() {
                 (op.has_norm, op.mean) = (NORM_TABLE, f64::from_bits(numbers.len() as u64 * 8));
                 numbers.extend(table.into_iter().flat_map(|(mean, stddev)| [mean, stddev]));
             }

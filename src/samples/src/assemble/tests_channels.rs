@@ -99,7 +99,8 @@ fn a_table_gives_what_boxes_of_each_channel_give() {
         let (fill, swap) = (random.next() & mask, random.below(2) == 0);
         let of = |channel: usize| op(src, fill, &decoding, &norm(pair(channel), fillna, dst), swap);
         let (with_table, missing) = of(0);
-        let ops = Ops::with_tables((0..CHANNELS).map(of), [(with_table, missing, (0..CHANNELS).map(pair).collect())]);
+        let alone = (0..CHANNELS).map(of).map(|(op, missing)| (op, missing, Vec::new()));
+        let ops = Ops::with_tables(alone.chain([(with_table, missing, (0..CHANNELS).map(pair).collect())]));
         let (src_size, dst_size) = (src.size(), dst.size());
         let place = |job: &Job, out: &mut [u8]| Job {
             src: stored.as_ptr() as u64 + job.src * src_size as u64,
@@ -144,7 +145,7 @@ fn shuffled_chunks_have_channels_too() {
     let shuffled: Vec<u8> = (0..4 * n).map(|at| bytes[at % n * 4 + at / n]).collect();
     let norm = norm(pair(0), None, DType::F32);
     let (plain, missing) = op(DType::F32, 0, &Decoding::default(), &norm, false);
-    let ops = Ops::with_tables([], [(plain, missing, (0..3).map(pair).collect())]);
+    let ops = Ops::with_tables([(plain, missing, (0..3).map(pair).collect())]);
     let mut outs = [vec![0f32; 6 * 5 * 3], vec![0f32; 6 * 5 * 3]];
     let layout = Layout {
         nbytes: 4 * n as u32,

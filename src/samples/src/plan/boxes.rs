@@ -7,7 +7,8 @@ use smallvec::smallvec;
 use super::channels::{Common, by_channel};
 use super::chunk_runs::{ChunkRun, ChunkRuns, chunk_runs};
 use super::jobs::{Boxes, Dim, Target};
-use super::{ChunkId, DimVec, Planner, advance, mask_op, op_index};
+use super::operations::{Operation, Operations};
+use super::{ChunkId, DimVec, Planner, advance};
 use crate::geometry::{Cut, Geometry, Mask, Placement, Role, RowSpan, Start, View, ViewDim};
 
 /// Where a sample starts.
@@ -123,7 +124,7 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         strides[d - 1] = strides[d] * mask.axes[d].1.window;
     }
     let elements: i64 = mask.axes.iter().map(|(_, cut)| cut.window).product();
-    let norms = geometry.norms.len();
+    let op = |is_inside| Operations::of(geometry).number(Operation::Mask(is_inside));
     let one = Cut { window: 1, dropped: true, stride: 1 };
     for (group, &offset) in (0..).zip(&mask.offsets) {
         let origin = origin + group * elements;
@@ -137,14 +138,14 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         if ranges.iter().any(Inside::is_empty) || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
         {
             let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
-            out.push(None, target, mask_op(norms, false), 0, origin, &all);
+            out.push(None, target, op(false), 0, origin, &all);
             continue;
         }
-        outside(out, target, mask_op(norms, false), origin, &strides, &ranges, &[]);
+        outside(out, target, op(false), origin, &strides, &ranges, &[]);
         let at = ranges.iter().zip(&strides).map(|(range, stride)| range.from * stride).sum::<i64>();
         let dim = |(range, &dst): (&Inside, &i64)| Dim { n: (range.to - range.from) as u64, src: 0, dst };
         let dims: Vec<Dim> = ranges.iter().zip(&strides).map(dim).collect();
-        out.push(None, target, mask_op(norms, true), 0, origin + at, &dims);
+        out.push(None, target, op(true), 0, origin + at, &dims);
     }
 }
 
@@ -178,7 +179,8 @@ impl Planner {
             let inside = |r: &Reads| Inside { from: r.inside.start, to: r.inside.end, window: r.window };
             let ranges: DimVec<_> = ranges.iter().map(inside).collect();
             if !out.chunks_only() {
-                self.pad(out, p, target, origin, &ranges);
+                let op = Operations::of(geometry).number(Operation::Norm { norm: p.norm, swap: false });
+                pad(out, p, target, op, origin, &ranges);
             }
             if ranges.iter().any(Inside::is_empty) {
                 return;
@@ -237,17 +239,16 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, (parts.start + part, geometry.norms.len()), target, origin, &lists);
+            self.walk(out, p, (parts.start + part, Operations::of(geometry)), target, origin, &lists);
         }
     }
 
-    /// Adds a box for each combination of runs, one run along each dimension. A box lies in one chunk. `norms` is the
-    /// number of norms of the geometry.
+    /// Adds a box for each combination of runs, one run along each dimension. A box lies in one chunk.
     fn walk(
         &self,
         out: &mut Boxes,
         p: &Placement,
-        (part, norms): (usize, usize),
+        (part, operations): (usize, Operations),
         target: Target,
         origin: i64,
         lists: &[Runs<'_>],
@@ -280,9 +281,12 @@ impl Planner {
                 _ if out.chunks_only() => {
                     out.need(id);
                 }
-                None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
+                None => {
+                    let op = operations.number(Operation::Norm { norm: p.norm, swap: grids.swap });
+                    out.push(Some(id), target, op, src, dst, &dims);
+                }
                 Some(channels) => {
-                    let common = Common { chunk: id, target, norms, norm: p.norm, swap: grids.swap };
+                    let common = Common { chunk: id, target, operations, norm: p.norm, swap: grids.swap };
                     by_channel(out, &common, channels, (src, dst), &dims, |d| run(d).at);
                 }
             }
@@ -291,12 +295,12 @@ impl Planner {
             }
         }
     }
+}
 
-    /// Adds the boxes of the placement outside the region of interest, or beyond a break. `ranges` has each dimension.
-    fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[Inside]) {
-        let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
-        outside(out, target, op_index(p.norm, false), origin, &p.strides, ranges, &repeat);
-    }
+/// Adds the boxes of the placement outside the region of interest, or beyond a break. `ranges` has each dimension.
+fn pad(out: &mut Boxes, p: &Placement, target: Target, op: u32, origin: i64, ranges: &[Inside]) {
+    let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
+    outside(out, target, op, origin, &p.strides, ranges, &repeat);
 }
 
 /// Adds the boxes for all elements outside: along each dimension, those before and after the elements inside. The

@@ -2,7 +2,8 @@
 //! channels, with a table.
 
 use super::jobs::{Along, Boxes, Dim, Target};
-use super::{ChunkId, advance, op_index, table_op};
+use super::operations::{Operation, Operations};
+use super::{ChunkId, advance};
 use crate::geometry::Channels;
 
 /// A channel has a box of its own if at least this many of its elements lie together in the output, within one chunk: a
@@ -13,8 +14,7 @@ const OWN_BOX: u64 = 1024;
 pub(super) struct Common {
     pub chunk: ChunkId,
     pub target: Target,
-    /// Number of norms of the geometry.
-    pub norms: usize,
+    pub operations: Operations,
     /// Index of the norm of the array's first channel.
     pub norm: usize,
     pub swap: bool,
@@ -50,12 +50,15 @@ pub(super) fn by_channel(
             |of: fn(&Dim) -> i64| counted.iter().zip(&c).map(|(&(d, _), &i)| of(&dims[d]) * i as i64).sum::<i64>();
         let (src, dst) = (src + offset(|d| d.src), dst + offset(|d| d.dst));
         let first: i64 = counted.iter().zip(&c).map(|(&dim, &i)| number(dim, i)).sum();
-        let own = |channel: i64| op_index(common.norm + channel as usize, common.swap);
+        let own = |channel: i64| {
+            let norm = common.norm + channel as usize;
+            common.operations.number(Operation::Norm { norm, swap: common.swap })
+        };
         match table {
             None => out.push(Some(common.chunk), common.target, own(first), src, dst, &one),
             Some((table, last @ (dim, weight))) => {
                 let along = Along { dim, first: first + number(last, 0), step: index(dim).1 * weight as i64 };
-                let op = table_op(common.norms, table, common.swap);
+                let op = common.operations.number(Operation::Table { table, swap: common.swap });
                 if !out.push_channels(common.chunk, common.target, op, (src, dst), &one, along) {
                     let mut alone = one.clone();
                     alone[dim].n = 1;

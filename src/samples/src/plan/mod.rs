@@ -7,6 +7,7 @@ mod channels;
 mod chunk_runs;
 mod grouping;
 mod jobs;
+mod operations;
 mod table_blocks;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use crate::geometry::{Axis, DimVec, Geometry, Role, RowSpan, TableStarts, View, 
 use crate::order::Sample;
 use boxes::SampleStart;
 use chunk_runs::{ChunkRuns, chunk_runs};
+pub use operations::{Operation, Operations};
 
 /// The id of a chunk that is decoded as one: a chunk of the array, or an inner chunk of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,23 +180,6 @@ fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
         *i = 0;
     }
     false
-}
-
-/// Returns the index of the operation for a norm, with or without swapping bytes.
-pub const fn op_index(norm: usize, swap: bool) -> u32 {
-    (norm * 2 + swap as usize) as u32
-}
-
-/// Returns the index of the operation that writes a mask: false or true. `norms` is the number of norms of the
-/// geometry.
-pub const fn mask_op(norms: usize, is_inside: bool) -> u32 {
-    (norms * 2 + is_inside as usize) as u32
-}
-
-/// Returns the index of the operation of a table of channels, with or without swapping bytes. `norms` is the number of
-/// norms of the geometry.
-pub const fn table_op(norms: usize, table: usize, swap: bool) -> u32 {
-    (norms * 2 + 2 + table * 2 + swap as usize) as u32
 }
 
 impl Planner {

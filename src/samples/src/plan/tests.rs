@@ -25,7 +25,7 @@ fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
                 dst += (rest % u64::from(job.extent[d])) as i64 * job.dst_stride[d];
                 rest /= u64::from(job.extent[d]);
             }
-            let value = job.op == mask_op(planner.geometry().norms.len(), true);
+            let value = job.op == Operations::of(planner.geometry()).number(Operation::Mask(true));
             assert!(out[dst as usize].replace(value).is_none(), "written twice");
         }
     }
@@ -220,11 +220,12 @@ fn channels_have_boxes_of_their_own_where_these_are_large() {
     let apart = jobs_of_channels([3, 40, 50]);
     assert_eq!(
         apart.iter().map(|job| (job.op, job.src, job.extent[0])).collect::<Vec<_>>(),
-        [(op_index(0, false), 0, 2000), (op_index(1, false), 2000, 2000), (op_index(2, false), 4000, 2000)]
+        [(0, 0, 2000), (2, 2000, 2000), (4, 4000, 2000)],
+        "each norm has two operations"
     );
     for (lens, extents, dim) in [([40, 50, 3], [2000, 3], 1), ([3, 20, 10], [3, 200], 0)] {
         let [job] = jobs_of_channels(lens)[..] else { panic!("one job for all channels") };
-        assert_eq!((job.op, job.ndim, &job.extent[..2]), (table_op(3, 0, false), 2, &extents[..]));
+        assert_eq!((job.op, job.ndim, &job.extent[..2]), (8, 2, &extents[..]), "behind three norms and the mask");
         assert_eq!(job.channels(), (dim, 0, 1));
     }
 }
