@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::reader::coordinates::{nearest, read};
-use crate::reader::opening::shapes;
+use crate::reader::shapes::shapes;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::stored_type::{float_bits, float_value};

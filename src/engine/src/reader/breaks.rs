@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coordinates;
-use super::opening::shapes;
 use super::rows::integers;
+use super::shapes::shapes;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};

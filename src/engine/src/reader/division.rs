@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::needs::{RoutedPart, needs, parts};
-use super::opening::{UnstartedReader, with_tables};
+use super::opening::UnstartedReader;
+use super::ordering::with_tables;
 use super::routing::Note;
 use crate::budget::{self, Asked, Division, MachineMemory, Rates};
 use crate::route::{Decisions, Expected, Facts, Route, Why, decide};

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coordinates;
-use super::opening::shapes;
+use super::shapes::shapes;
 use super::times::Meaning;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};

@@ -1,5 +1,7 @@
-//! Makes the operations of a reader, to which jobs refer by number.
+//! Makes the operations of a reader, to which jobs refer by number, and the counters of those that replace NaNs.
 
+use crate::chunk_index::ChunkIndex;
+use crate::stats::OutputCounters;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_samples::assemble::{self, Ops};
 use dali_zarr_samples::dataset::Dataset;
@@ -39,4 +41,12 @@ pub(super) fn of(dataset: &Dataset, geometry: &Geometry) -> Ops {
         (op, missing, table)
     };
     Ops::with_tables(Operations::of(geometry).all().map(of))
+}
+
+/// Makes a counter of replaced NaNs for each array with `fillna`.
+pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> OutputCounters {
+    let norms = &chunk_index.planner.geometry().norms;
+    let fills = |a: usize| norms.iter().any(|norm| norm.array == a && norm.fillna.is_some());
+    let arrays = chunk_index.dataset.arrays.iter().enumerate();
+    OutputCounters::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
 }

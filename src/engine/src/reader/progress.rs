@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Sender;
 
-use super::opening::ordered;
+use super::ordering::ordered;
 use crate::chunk_index::ChunkIndex;
 use crate::reader::checkpoint::{self, Identity};
 use dali_zarr_base::error::{Error, Result};

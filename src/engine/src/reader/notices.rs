@@ -1,0 +1,80 @@
+//! Sentences for the log about a dataset: what a user may not expect of its values, its dates and its shape.
+
+use std::sync::Arc;
+
+use crate::chunk_index::ChunkIndex;
+use dali_zarr_base::error::Site;
+use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
+use dali_zarr_samples::plan::Planner;
+use dali_zarr_samples::spec::Spec;
+use dali_zarr_stores::Store;
+
+/// Returns a sentence for the log with the arrays that are decoded because `mask_and_scale` is left out; `None` if
+/// there are none.
+pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
+    let decoded = dataset
+        .arrays
+        .iter()
+        .enumerate()
+        .filter(|(i, a)| a.decoded && spec.values.mask_and_scale.of(&a.output, *i).is_none());
+    let mut names: Vec<_> = decoded.map(|(_, a)| format!("'{}'", a.name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: decoded as xarray does it, since they have scale_factor or add_offset and mask_and_scale is left out: {}",
+            Site::stores(&spec.source.locations()),
+            names.join(", ")
+        )
+    })
+}
+
+/// Returns a sentence for each array whose metadata name missing values, but which stays as stored because
+/// `mask_and_scale` is left out.
+pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
+    let is_first = |(i, array): &(usize, &ArrayInfo)| dataset.arrays[..*i].iter().all(|other| other.name != array.name);
+    dataset.arrays.iter().enumerate().filter(is_first).filter_map(|(_, array)| {
+        let (part, named) = array.parts.iter().find_map(|part| Some((part, part.unmasked.as_ref()?)))?;
+        Some(format!(
+            "{}: stays as stored, though {named}: mask_and_scale=True makes them \
+             NaN, as xarray does it; mask_and_scale=False keeps them without this warning",
+            Site::store(dataset.stores[part.store].location()).array(&*array.name)
+        ))
+    })
+}
+
+/// Returns how many dates are declared missing in the region that samples may touch, and how many samples are left out
+/// because they read some; over all stores.
+pub(crate) fn missing(planner: &Planner) -> (usize, u64) {
+    planner.geometries().fold((0, 0), |sum, geometry| (sum.0 + geometry.missing.0, sum.1 + geometry.missing.1))
+}
+
+/// Returns a text about samples that are left out; `None` if no date is declared missing.
+pub(super) fn left_out(chunk_index: &ChunkIndex) -> Option<String> {
+    let (dates, samples) = missing(&chunk_index.planner);
+    let stores: Vec<_> = chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
+    (dates > 0).then(|| {
+        format!(
+            "{}: the data of {dates} dates are missing (attribute missing_dates, or align): {samples} samples read some of them and are \
+             left out; missing_dates=\"keep\" reads those of the attribute",
+            Site::stores(&stores)
+        )
+    })
+}
+
+/// Returns a text for each store with arrays that have grown since the host opened the reader first.
+pub(super) fn grown(dataset: &Dataset) -> impl Iterator<Item = String> {
+    let of = |(number, store): (usize, &Arc<dyn Store>)| {
+        let parts = dataset.arrays.iter().flat_map(|array| array.parts.iter().map(move |part| (array, part)));
+        let (array, part, now) = parts
+            .filter(|(_, part)| part.store == number)
+            .find_map(|(array, part)| Some((array, part, part.grown.as_ref()?)))?;
+        Some(format!(
+            "{}: the store has changed: the array has the shape {now:?} now, and {:?} when the loader opened it; the loader keeps its samples \
+             until loader.refresh()",
+            Site::store(store.location()).array(&*array.name),
+            part.shape
+        ))
+    };
+    dataset.stores.iter().enumerate().filter_map(of)
+}
