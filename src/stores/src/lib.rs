@@ -49,6 +49,7 @@ mod shared_failure;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod version;
 mod virtual_chunks;
 mod zip;
 
@@ -57,13 +58,14 @@ pub use icechunk::Repository;
 pub use icechunk::{DIRECTORY_OPTION, VIRTUAL_CHUNKS_OPTION};
 pub use local::O_DIRECT_BYTES_PER_THREAD;
 pub use local::{LocalStore, ReadFiles};
-pub use object::{RemoteStore, is_dated_or_tagged};
+pub use object::RemoteStore;
 pub use open::has_remote_places;
 pub use open::{is_remote, open, references, repository};
 pub use reference::References;
 pub use reference::is_metadata_of_references;
 pub use runtime::blocking;
 pub use runtime::{Counters, Runtime};
+pub use version::{ObjectVersion, Placed};
 pub use zip::Zip;
 
 use std::fs::File;
@@ -128,9 +130,8 @@ pub enum Latency {
 pub struct Found {
     /// Bytes of the whole value.
     pub size: u64,
-    /// A text that changes whenever the value changes (an ETag, the times of a file). `None` if the store has no such
-    /// text.
-    pub version: Option<Arc<str>>,
+    /// Another one whenever the value changes (an ETag, the times of a file). `None` if the store can't tell.
+    pub version: Option<ObjectVersion>,
 }
 
 /// A range of an object that holds the value of a key.
@@ -139,7 +140,7 @@ pub struct Extent {
     /// The object's name, for [`Store::read_extent`].
     pub object: Arc<str>,
     /// The version that the object must have; `None`: any. Only extents of one object and version may be read together.
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
     /// Offset of the value in the object, in bytes.
     pub offset: u64,
     /// Bytes of the value.
@@ -200,7 +201,7 @@ pub trait Store: Send + Sync {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>>;
@@ -230,7 +231,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// If the store can't tell.
-    async fn is_version_of_current_target(&self, _key: &str, _version: &str) -> Result<bool> {
+    async fn is_version_of_current_target(&self, _key: &str, _version: &ObjectVersion) -> Result<bool> {
         Ok(true)
     }
 
@@ -258,7 +259,7 @@ pub trait Store: Send + Sync {
         &self,
         key: &str,
         range: Range<u64>,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         sink: &mut dyn Sink,
     ) -> Result<Option<Found>> {
@@ -324,7 +325,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// As [`Self::read`], and if values don't lie in files.
-    fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+    fn in_file(&self, key: &str, _version: Option<&ObjectVersion>) -> Result<Option<InFile>> {
         let place = Site::store(self.location()).key(key);
         Err(Error::runtime(format!("{place} isn't in a file of this machine")).placed(place))
     }
@@ -342,18 +343,4 @@ const METADATA_DOCUMENTS: [&str; 5] = ["zarr.json", ".zarray", ".zgroup", ".zatt
 fn too_long(location: &str, key: &str, max: u64, size: u64) -> Error {
     let e = Error::runtime(format!("expected at most {max} bytes, but found {size}"));
     e.at(Site::store(location).key(key))
-}
-
-/// Prefix of a version that is only a date: the object must not have changed after it. Some references give a date and
-/// no tag.
-const NOT_AFTER: &str = "W/not after ";
-
-/// Returns the version that means "not changed after this date", in seconds since 1970.
-fn not_after(seconds: i64) -> Arc<str> {
-    format!("{NOT_AFTER}{seconds}").into()
-}
-
-/// Returns the date of a version that [`not_after`] made, in seconds since 1970; `None` for other versions.
-fn not_after_date(version: &str) -> Option<i64> {
-    version.strip_prefix(NOT_AFTER)?.parse().ok()
 }

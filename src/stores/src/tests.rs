@@ -249,7 +249,7 @@ fn virtual_chunks_are_of_the_version_that_their_reference_tells() {
     let url = format!("file://{}/", folder.path().display());
     let chunks = virtual_chunks::VirtualChunks::new([(url.clone(), opened(&url))], None);
     assert!(chunks.runtime().is_none());
-    let read = |name: &str, version: Option<Arc<str>>| {
+    let read = |name: &str, version: Option<ObjectVersion>| {
         let mut to = [0; 8];
         let url = format!("{url}{name}");
         let found = chunks.read(&url, ByteRange::From(92), version.as_ref(), Phase::Running, &mut to);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::blocking::drive;
 use super::percent::percent_decoded;
-use super::{ByteRange, Extent, Found, Phase, Runtime, Store, blocking};
+use super::{ByteRange, Extent, Found, ObjectVersion, Phase, Placed, Runtime, Store, blocking};
 use dali_zarr_base::error::{Code, Error, Result, shown};
 
 /// The places where virtual chunks may lie.
@@ -50,7 +50,7 @@ impl VirtualChunks {
         &self,
         url: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -58,9 +58,9 @@ impl VirtualChunks {
         complete(store, store.read(&key, range, version, phase, to)).await
     }
 
-    /// Reads bytes of the value at `extent`. `version` is the value's from an earlier [`Found`]: it begins with the
-    /// value's place, and the rest is the version that the file must have. If the place differs or `version` is `None`,
-    /// the file must have the version in `extent`, if there is one.
+    /// Reads bytes of the value at `extent`. `version` is the value's from an earlier [`Found`]: its place, and the
+    /// version that the file must have. If the place differs or `version` is `None`, the file must have the version in
+    /// `extent`, if there is one.
     ///
     /// # Errors
     /// As [`Self::read`], and if there is no such file.
@@ -68,7 +68,7 @@ impl VirtualChunks {
         &self,
         extent: &Extent,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Found> {
@@ -77,13 +77,12 @@ impl VirtualChunks {
             return Ok(Found { size, version: None });
         };
         // A version that was found earlier is more precise than the reference's.
-        let of_file =
-            version.and_then(|v| v.strip_prefix(version_prefix(extent).as_str())?.strip_prefix('\n')).map(Arc::from);
-        let of_file = of_file.or_else(|| extent.version.clone());
+        let of_file = version.and_then(|version| of_object(version, &extent.object, place(extent)));
+        let of_file = of_file.or(extent.version.as_ref());
         let range = ByteRange::From(extent.offset + offset);
-        let found = self.read(&extent.object, range, of_file.as_ref(), phase, &mut to[..len]).await?;
+        let found = self.read(&extent.object, range, of_file, phase, &mut to[..len]).await?;
         let found = found.ok_or_else(|| gone(&extent.object))?;
-        Ok(Found { size, version: version_at(&version_prefix(extent), found.version) })
+        Ok(Found { size, version: version_at(&extent.object, place(extent), found.version) })
     }
 
     /// Returns size and version of the value at `extent`.
@@ -92,7 +91,7 @@ impl VirtualChunks {
     /// As [`Self::read`].
     pub async fn head_value(&self, extent: &Extent) -> Result<Found> {
         let version = self.head(&extent.object).await?.and_then(|found| found.version);
-        Ok(Found { size: extent.len, version: version_at(&version_prefix(extent), version) })
+        Ok(Found { size: extent.len, version: version_at(&extent.object, place(extent), version) })
     }
 
     /// Returns the whole file at `url`, which may have at most `max` bytes; `None` if there is no such file.
@@ -158,15 +157,32 @@ pub(super) fn gone(url: &str) -> Error {
         .with_code(Code::NotFound)
 }
 
-/// Returns the place of a value as text: object, offset and length. The value's version begins with it. Files with
-/// virtual chunks may change, so for them the file's version follows.
-pub(super) fn version_prefix(extent: &Extent) -> String {
-    format!("{} {} {}", extent.object, extent.offset, extent.len)
+/// Returns the range of an object that a value lies in, as its version has it.
+pub(super) fn place(extent: &Extent) -> Option<(u64, u64)> {
+    Some((extent.offset, extent.len))
 }
 
-/// Returns the version of a value: its place, and the version of its file. `None` if the file has none.
-fn version_at(place: &str, of_file: Option<Arc<str>>) -> Option<Arc<str>> {
-    Some(format!("{place}\n{}", of_file?).into())
+/// Returns the version of a value: its place, and the version of its file. `None` if the file has none. Files with virtual
+/// chunks may change.
+pub(super) fn version_at(
+    object: &Arc<str>,
+    range: Option<(u64, u64)>,
+    of_file: Option<ObjectVersion>,
+) -> Option<ObjectVersion> {
+    let of_object = Some(of_file?);
+    Some(ObjectVersion::At(Arc::new(Placed { object: Arc::clone(object), range, of_object })))
+}
+
+/// Returns the version of the file in the version of a value. `None` if that has another place, or no file that may change.
+pub(super) fn of_object<'a>(
+    version: &'a ObjectVersion,
+    object: &str,
+    range: Option<(u64, u64)>,
+) -> Option<&'a ObjectVersion> {
+    match version {
+        ObjectVersion::At(placed) if placed.is_at(object, range) => placed.of_object.as_ref(),
+        _ => None,
+    }
 }
 
 /// Awaits a future of `store` in a task. A local store's future blocks, so other threads take over the tasks that wait.
@@ -179,11 +195,11 @@ async fn complete<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
 
 /// Returns the version that a reference demands of a file: its tag, or a date after which it must not have changed (in
 /// seconds since 1970). Without a tag and with date 0, any version will do: `None`.
-pub(super) fn version_of(tag: Option<&str>, date: u32) -> Option<Arc<str>> {
+pub(super) fn version_of(tag: Option<&str>, date: u32) -> Option<ObjectVersion> {
     match (tag, date) {
-        (Some(tag), _) if tag.starts_with('"') || tag.starts_with("W/") => Some(tag.into()),
-        (Some(tag), _) => Some(format!("\"{tag}\"").into()),
+        (Some(tag), _) if tag.starts_with('"') || tag.starts_with("W/") => Some(ObjectVersion::Tag(tag.into())),
+        (Some(tag), _) => Some(ObjectVersion::Tag(format!("\"{tag}\"").into())),
         (None, 0) => None,
-        (None, seconds) => Some(super::not_after(seconds.into())),
+        (None, seconds) => Some(ObjectVersion::NotAfter(seconds.into())),
     }
 }

@@ -19,6 +19,7 @@ use super::{Counters, Name, Piece, add};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::random::{below, mix};
 use dali_zarr_samples::spec::Spec;
+use dali_zarr_stores::ObjectVersion;
 
 /// Limit on bytes in the queue. If the queue is empty, a piece of any size is accepted.
 const QUEUE: u64 = 64 << 20;
@@ -168,7 +169,7 @@ impl Disk {
     }
 
     /// Queues a piece to be written, if the queue has room, and the folder has room or may make some.
-    pub fn keep(&self, name: &Name, version: &Arc<str>, size: u64, bytes: &[u8]) {
+    pub fn keep(&self, name: &Name, version: &ObjectVersion, size: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
         if len > self.limit {
             return;
@@ -185,7 +186,7 @@ impl Disk {
             add(&self.counters.disk_dropped, 1);
             return;
         }
-        let (name, version) = (name.clone(), Some(Arc::clone(version)));
+        let (name, version) = (name.clone(), Some(version.clone()));
         self.send(WriterTask::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
     }
 
@@ -207,18 +208,18 @@ impl Disk {
     }
 
     /// Records the current version of an object.
-    pub fn saw(&self, object: u64, version: &str) {
+    pub fn saw(&self, object: u64, version: &ObjectVersion) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= REMEMBERED && !seen.contains_key(&object) {
             seen.clear();
         }
-        seen.insert(object, super::hash(version));
+        seen.insert(object, super::hash(version.to_bytes()));
     }
 
     /// Whether an object is known to have this version. `None` if its version is unknown.
-    pub fn knows(&self, object: u64, version: &str) -> Option<bool> {
+    pub fn knows(&self, object: u64, version: &ObjectVersion) -> Option<bool> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(&object).map(|known| *known == super::hash(version))
+        seen.get(&object).map(|known| *known == super::hash(version.to_bytes()))
     }
 }
 

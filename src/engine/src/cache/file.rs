@@ -7,13 +7,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Name;
+use dali_zarr_stores::ObjectVersion;
 
 /// The first bytes of a file. They change with the format.
-const MAGIC: &[u8; 8] = b"dzpiece1";
+const MAGIC: &[u8; 8] = b"dzpiece2";
 
 /// Bytes of the fixed part of a head: magic (8 bytes); the lengths of the head, of the name and of the version (plus
 /// one; 0: there is no version), and the checksum of the piece (4 bytes each); the bytes of the piece and of the whole
@@ -45,15 +45,16 @@ pub(super) struct PieceFile {
     pub len: usize,
     /// Bytes of the whole value.
     pub size: u64,
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
     /// When it was written, or when a reader marked it as used.
     pub used: SystemTime,
 }
 
 /// Returns the head of a file for these bytes; `None` if it would be too long.
-pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
-    let version_len = version.map_or(0, |v| v.len() + 1);
-    let len = NUMBERS + name.bytes.len() + version.map_or(0, str::len) + 4;
+pub(super) fn head(name: &Name, version: Option<&ObjectVersion>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    let version = version.map(ObjectVersion::to_bytes);
+    let version_len = version.as_ref().map_or(0, |v| v.len() + 1);
+    let len = NUMBERS + name.bytes.len() + version_len.saturating_sub(1) + 4;
     if len > MAX_HEAD {
         return None;
     }
@@ -65,7 +66,7 @@ pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) 
     head.extend((bytes.len() as u64).to_le_bytes());
     head.extend(size.to_le_bytes());
     head.extend(&name.bytes);
-    head.extend(version.unwrap_or_default().as_bytes());
+    head.extend(version.unwrap_or_default());
     head.extend(crc32c::crc32c(&head).to_le_bytes());
     Some(head)
 }
@@ -120,9 +121,9 @@ fn opened(file: File, name: &Name) -> io::Result<Option<PieceFile>> {
     }
     let version = match version_len {
         0 => None,
-        _ => match std::str::from_utf8(&start[version_at..crc_at]) {
-            Ok(version) => Some(version.into()),
-            Err(_) => return Ok(None),
+        _ => match ObjectVersion::of_bytes(&start[version_at..crc_at]) {
+            Some(version) => Some(version),
+            None => return Ok(None),
         },
     };
     let used = meta.modified()?;

@@ -171,11 +171,11 @@ impl Folder {
     /// # Errors
     /// If it can't be written. No partial file is left.
     pub fn put(&self, piece: &Piece, limit: u64, room: &mut Evictions) -> io::Result<WriteResult> {
-        let version = piece.version.as_deref();
+        let version = piece.version.as_ref();
         let present = self.look(&piece.name);
         let damaged = matches!(present, FileLookup::Damaged);
         if let FileLookup::Piece(present) = present
-            && present.version.as_deref() == version
+            && present.version.as_ref() == version
             && present.len == piece.bytes.len()
         {
             return Ok(WriteResult::Present);

@@ -12,6 +12,7 @@ use super::table::{Extents, Pinned, Table};
 use super::{Counters, Name};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::HostBlock;
+use dali_zarr_stores::ObjectVersion;
 
 /// Bytes of a unit. An entry wastes half a unit on average.
 const UNIT: usize = 2048;
@@ -50,7 +51,7 @@ pub(super) struct Held {
     pub len: usize,
     /// Bytes of the whole value.
     pub size: u64,
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
 }
 
 impl Memory {
@@ -69,7 +70,7 @@ impl Memory {
 
     /// Copies the piece of this name to the front of `to`, if `accept` accepts its version. If the piece is longer than
     /// `to`, copies nothing.
-    pub fn get(&self, name: &Name, accept: impl FnOnce(Option<&str>) -> bool, to: &mut [u8]) -> Option<Held> {
+    pub fn get(&self, name: &Name, accept: impl FnOnce(Option<&ObjectVersion>) -> bool, to: &mut [u8]) -> Option<Held> {
         let pin = self.pin(name.hash)?;
         let (held, version_at) = pin.head(name)?;
         let version = match held.version_len {
@@ -77,10 +78,10 @@ impl Memory {
             Some(len) => {
                 let mut bytes = vec![0; len];
                 pin.copy_out(version_at, &mut bytes);
-                Some(Arc::<str>::from(String::from_utf8(bytes).ok()?))
+                Some(ObjectVersion::of_bytes(&bytes)?)
             }
         };
-        if !accept(version.as_deref()) {
+        if !accept(version.as_ref()) {
             return None;
         }
         if let Some(to) = to.get_mut(..held.len) {
@@ -90,10 +91,11 @@ impl Memory {
     }
 
     /// Adds an entry, if there is room or others may be evicted. Replaces an entry of the same name.
-    pub fn put(&self, name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) {
-        let mut head = Vec::with_capacity(HEAD + name.bytes.len() + version.map_or(0, str::len));
+    pub fn put(&self, name: &Name, version: Option<&ObjectVersion>, size: u64, bytes: &[u8]) {
+        let version = version.map(ObjectVersion::to_bytes);
+        let mut head = Vec::with_capacity(HEAD + name.bytes.len() + version.as_ref().map_or(0, Vec::len));
         let (Ok(name_len), Ok(version_len)) =
-            (u32::try_from(name.bytes.len()), u32::try_from(version.map_or(0, |v| v.len() + 1)))
+            (u32::try_from(name.bytes.len()), u32::try_from(version.as_ref().map_or(0, |v| v.len() + 1)))
         else {
             return;
         };
@@ -101,7 +103,7 @@ impl Memory {
         head.extend(version_len.to_le_bytes());
         head.extend(size.to_le_bytes());
         head.extend(&name.bytes);
-        head.extend(version.unwrap_or_default().as_bytes());
+        head.extend(version.unwrap_or_default());
         let Some(mut entry) = self.reserve(name.hash, head.len().saturating_add(bytes.len())) else { return };
         entry.copy_in(0, &head);
         entry.copy_in(head.len(), bytes);

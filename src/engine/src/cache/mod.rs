@@ -30,7 +30,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 pub(crate) use arguments::{check, disk_limit};
 use dali_zarr_base::error::Result;
 use dali_zarr_samples::spec::Spec;
-use dali_zarr_stores::{ByteRange, Found, Latency, Store, blocking, is_dated_or_tagged};
+use dali_zarr_stores::{ByteRange, Found, Latency, ObjectVersion, Store, blocking};
 use disk::Disk;
 use file::PieceFile;
 use memory::Memory;
@@ -100,7 +100,7 @@ impl Name {
 /// A piece to be written to the disk.
 struct Piece {
     name: Name,
-    version: Option<Arc<str>>,
+    version: Option<ObjectVersion>,
     /// Bytes of the whole value.
     size: u64,
     bytes: Vec<u8>,
@@ -128,7 +128,7 @@ pub(crate) enum CacheLookup {
 }
 
 /// A piece on the disk whose version the store must confirm. It stays readable if other processes remove it.
-pub(crate) struct Unvalidated(PieceFile);
+pub(crate) struct Unvalidated(Box<PieceFile>);
 
 /// The caches of a reader.
 pub(crate) struct Cache {
@@ -207,9 +207,9 @@ impl Cache {
 
     /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). If a
     /// whole value is longer than `to`, copies nothing and only returns its size, as a store does.
-    pub fn get_from_memory(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
+    pub fn get_from_memory(&self, name: &Name, version: Option<&ObjectVersion>, to: &mut [u8]) -> Option<Found> {
         let memory = self.memory.as_ref()?;
-        let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
+        let accept = |found: Option<&ObjectVersion>| version.is_none_or(|v| found == Some(v));
         let held = memory.get(name, accept, to).filter(|held| held.len <= to.len() || name.is_whole());
         let Some(held) = held else {
             add(&self.counters.misses, 1);
@@ -228,7 +228,7 @@ impl Cache {
     }
 
     /// Copies a piece of this version to `to`, if the disk cache has it. Blocks.
-    pub fn get_from_disk(&self, name: &Name, version: &Arc<str>, to: &mut [u8]) -> bool {
+    pub fn get_from_disk(&self, name: &Name, version: &ObjectVersion, to: &mut [u8]) -> bool {
         let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return false };
         let Some(piece) = disk.look(name) else { return false };
         if piece.version.as_ref() != Some(version) {
@@ -240,7 +240,7 @@ impl Cache {
 
     /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any), or the
     /// disk cache has it in the version that is known to be current. Makes no request, but blocks.
-    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> CacheLookup {
+    pub fn look(&self, name: &Name, version: Option<&ObjectVersion>, to: &mut [u8]) -> CacheLookup {
         match self.get_from_memory(name, version, to) {
             Some(found) => CacheLookup::Found(found),
             None => self.look_on_disk(name, to),
@@ -256,7 +256,7 @@ impl Cache {
             Some(held) => disk.knows(name.object, held),
         };
         match current {
-            None => return CacheLookup::Unvalidated(Unvalidated(piece)),
+            None => return CacheLookup::Unvalidated(Unvalidated(Box::new(piece))),
             Some(true) if self.fill(disk, name, &piece, to) => {
                 return CacheLookup::Found(Found { size: piece.size, version: piece.version });
             }
@@ -346,9 +346,9 @@ impl Cache {
         filled
     }
 
-    fn remember(&self, name: &Name, version: Option<&Arc<str>>, size: u64, bytes: &[u8]) {
+    fn remember(&self, name: &Name, version: Option<&ObjectVersion>, size: u64, bytes: &[u8]) {
         if let Some(memory) = &self.memory {
-            memory.put(name, version.map(|v| &**v), size, bytes);
+            memory.put(name, version, size, bytes);
         }
     }
 
@@ -357,7 +357,7 @@ impl Cache {
         self.remember(name, found.version.as_ref(), found.size, bytes);
         if let (Some(disk), Some(version)) = (&self.disk, &found.version)
             && name.remote
-            && is_dated_or_tagged(version)
+            && version.is_dated_or_tagged()
         {
             disk.saw(name.object, version);
             disk.keep(name, version, found.size, bytes);

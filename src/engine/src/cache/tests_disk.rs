@@ -94,7 +94,7 @@ impl Store for Prompt {
         &self,
         key: &str,
         _: ByteRange,
-        _: Option<&Arc<str>>,
+        _: Option<&store::ObjectVersion>,
         _: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -105,7 +105,7 @@ impl Store for Prompt {
         Ok(None)
     }
     async fn head(&self, _key: &str) -> Result<Option<Found>> {
-        Ok(Some(Found { size: 100, version: Some("1".into()) }))
+        Ok(Some(Found { size: 100, version: Some(ObjectVersion::Tag("1".into())) }))
     }
     async fn children(&self, _prefix: &str) -> Result<Option<Vec<String>>> {
         Ok(None)
@@ -145,7 +145,7 @@ fn what_waits_is_bounded_and_written_before_the_end() {
     let server = Arc::new(Server::default());
     let spec = spec(dir.path(), &publish(&server)).with(|s| s.resources.cache_dir_size = Some(1 << 30));
     let (cache, _stores) = open(&spec);
-    let found = Found { size: 1, version: Some("\"v\"".into()) };
+    let found = Found { size: 1, version: Some(ObjectVersion::Tag("\"v\"".into())) };
     let bytes = vec![1; 16 << 20];
     for number in 0..12 {
         cache.keep(&cache.name(0, &number.to_string(), ByteRange::Whole, 0), &found, &bytes);
@@ -158,7 +158,7 @@ fn what_waits_is_bounded_and_written_before_the_end() {
     let mut to = vec![0; 16 << 20];
     let there = (0..12).filter(|number: &i32| {
         let name = cache.name(0, &number.to_string(), ByteRange::Whole, 0);
-        cache.get_from_disk(&name, &"\"v\"".into(), &mut to)
+        cache.get_from_disk(&name, &ObjectVersion::Tag("\"v\"".into()), &mut to)
     });
     assert_eq!(there.count() as u64, written);
 }

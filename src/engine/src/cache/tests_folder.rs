@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::symlink;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
 use crate::cache::file::FileLookup;
+use dali_zarr_stores::ObjectVersion;
 
 fn name(number: u64) -> Name {
     Name { hash: number, object: number, bytes: format!("store\0{number}").into_bytes(), remote: true, confirm: true }
@@ -20,8 +20,14 @@ fn bytes(number: u64, version: u64, len: usize) -> Vec<u8> {
 }
 
 fn piece(number: u64, version: u64, len: usize) -> Piece {
-    let text: Arc<str> = version.to_string().into();
-    Piece { name: name(number), version: Some(text), size: 7, bytes: bytes(number, version, len), admitted: false }
+    let version_of = ObjectVersion::Dated { size: 7, seconds: version as i64 };
+    Piece {
+        name: name(number),
+        version: Some(version_of),
+        size: 7,
+        bytes: bytes(number, version, len),
+        admitted: false,
+    }
 }
 
 fn open(dir: &TempDir) -> Folder {
@@ -43,7 +49,8 @@ fn get(folder: &Folder, number: u64) -> Option<(u64, Vec<u8>)> {
     let FileLookup::Piece(piece) = folder.look(&name(number)) else { return None };
     let mut to = vec![0; piece.len];
     assert_eq!(piece.size, 7);
-    piece.fill(&mut to).then(|| (piece.version.as_ref().unwrap().parse().unwrap(), to))
+    let Some(ObjectVersion::Dated { seconds, .. }) = piece.version else { panic!("{:?}", piece.version) };
+    piece.fill(&mut to).then_some((seconds as u64, to))
 }
 
 const PLENTY: u64 = 1 << 40;

@@ -1,6 +1,6 @@
 //! Shards, and where their inner chunks lie.
 
-use std::sync::Arc;
+use dali_zarr_stores::ObjectVersion;
 
 /// Identifies a shard by array, part, and row-major index in the grid of shards. In a store that tells where chunks
 /// lie, it identifies an index of the store: `index` is the number of a manifest or of a reference file.
@@ -22,7 +22,7 @@ impl std::hash::Hash for ShardId {
 pub(crate) struct ShardIndex {
     pub entries: Entries,
     /// The version of the shard, if the store tells it. The index holds for this version only.
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
 }
 
 /// The entries of a shard index.

@@ -15,7 +15,7 @@ use crate::chunk_index::{Entries, ShardId, ShardIndex};
 use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
 use dali_zarr_base::error::{Code, Error, Result};
-use dali_zarr_stores::{ByteRange, Extent, Found, Latency, Phase, Store};
+use dali_zarr_stores::{ByteRange, Extent, Found, Latency, ObjectVersion, Phase, Store};
 
 /// The parts of a read that the cache does not have.
 pub(super) enum CacheMiss {
@@ -194,7 +194,7 @@ impl Source<'_> {
     }
 
     /// Reads from the store, as soon as the limiter allows.
-    async fn read(&self, range: ByteRange, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    async fn read(&self, range: ByteRange, version: Option<&ObjectVersion>, to: &mut [u8]) -> Result<Option<Found>> {
         let _permit = acquire(self.limiter, to.len()).await;
         let start = Instant::now();
         let found = match (self.object, range) {
@@ -217,7 +217,7 @@ impl Source<'_> {
     async fn piece(
         &self,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         miss: Option<CacheMiss>,
         to: &mut [u8],
     ) -> Result<Option<Fetched>> {

@@ -10,14 +10,12 @@ mod requests;
 
 pub(crate) use merge::{MERGE_LOCAL, MERGE_REMOTE, Merge};
 
-use std::sync::Arc;
-
 use crate::chunk_index::{ChunkIndex, Location, ShardId};
 use crate::messages::{Fetch, Lanes, Read, Shared};
 use dali_zarr_base::error::{Code, Error, Result};
 use dali_zarr_base::memory::Lease;
 use dali_zarr_samples::plan::ChunkId;
-use dali_zarr_stores::{ByteRange, Latency, Phase, block_on};
+use dali_zarr_stores::{ByteRange, Latency, ObjectVersion, Phase, block_on};
 use local::{LocalRead, Threads};
 use requests::Requests;
 
@@ -85,7 +83,12 @@ impl Fetch for FetchPool {
 ///
 /// # Errors
 /// If the chunk can't be read any more, or its shard was replaced.
-pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize, version: Option<&Arc<str>>) -> Result<Vec<u8>> {
+pub(crate) fn reread(
+    chunk_index: &ChunkIndex,
+    id: ChunkId,
+    len: usize,
+    version: Option<&ObjectVersion>,
+) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));
     let max = chunk_index.part(id).format.usual_encoded_bytes(chunk_index.decoded_bytes(id)).max(len) as u64;
     let gone = || Error::coded(Code::Replaced, "it vanished while it was read");

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::messages::{ReadObject, ReadRange};
     use dali_zarr_samples::spec::Spec;
-    use dali_zarr_stores::{LocalStore, ReadFiles, Store};
+    use dali_zarr_stores::{LocalStore, ObjectVersion, ReadFiles, Store};
     use std::sync::Arc;
 
     const MERGE: Merge = Merge { gap: 10, limit: 1000, waste: 5 };
@@ -110,7 +110,7 @@ mod tests {
             array: 0,
             part: 0,
             key: "k".into(),
-            object: ReadObject { name: None, version: Some("v".into()) },
+            object: ReadObject { name: None, version: Some(ObjectVersion::Tag("v".into())) },
             range: ReadRange::From(100),
             len: 72,
             uploads: Vec::new(),
@@ -118,7 +118,7 @@ mod tests {
             gds: None,
         };
         let bytes: Vec<u8> = (0..72).collect();
-        let found = Found { size: 500, version: Some("v".into()) };
+        let found = Found { size: 500, version: Some(ObjectVersion::Tag("v".into())) };
         let all = Pieces::new(&cache, 0, &read, 100);
         assert_eq!(all.missing(&read, &MERGE), [0..36, 60..72]);
         // Reading the range 10..36 puts the second, third and fifth piece into the cache.
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(next.cached, [false, true, true, false, true, false, false]);
         assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
         assert_eq!(next.missing(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
-        let object = ReadObject { name: None, version: Some("w".into()) };
+        let object = ReadObject { name: None, version: Some(ObjectVersion::Tag("w".into())) };
         let other = Read { object, pieces: std::iter::once(10..20).collect(), key: "k".into(), ..read };
         let mut of_other = Pieces::new(&cache, 0, &other, 100);
         of_other.get_from_memory(&cache, &other, &mut to);

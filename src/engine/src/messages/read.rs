@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::chunk_index::ShardId;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::{Lease, Part};
-use dali_zarr_stores::ByteRange;
+use dali_zarr_stores::{ByteRange, ObjectVersion};
 
 /// The number of a read. It also stands for the memory that the read filled, until all its chunks are done with it.
 pub(crate) type ReadId = u64;
@@ -17,7 +17,7 @@ pub(crate) struct ReadObject {
     /// The name of the object, if it holds several values. `None`: the value of the read's key.
     pub name: Option<Arc<str>>,
     /// The version that the value or object must have. `None`: any.
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
 }
 
 /// A part of the bytes of a read, which the reading thread copies to the device.

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::sync::Arc;
 
 use dali_zarr_kernels::Layout;
 
@@ -15,6 +14,7 @@ use crate::budget::DeviceBudget;
 use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::Lease;
 use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_stores::ObjectVersion;
 
 /// What the bytes of a chunk in a wave are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct WaveChunk {
     pub source: u64,
     pub content: Content,
     /// The version of the object that was read, if the read asked for one.
-    pub version: Option<Arc<str>>,
+    pub version: Option<ObjectVersion>,
     /// Device address of its slot.
     pub slot: u64,
     pub decoded_bytes: usize,

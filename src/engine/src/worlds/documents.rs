@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use dali_zarr_base::error::{Error, Result};
-use dali_zarr_stores::{ByteRange, Extent, Found, Latency, Phase, Store};
+use dali_zarr_stores::{ByteRange, Extent, Found, Latency, ObjectVersion, Phase, Store};
 
 /// Where the chunks of an array lie.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Store for Documents {
         &self,
         key: &str,
         _: ByteRange,
-        _: Option<&Arc<str>>,
+        _: Option<&ObjectVersion>,
         _: Phase,
         _: &mut [u8],
     ) -> Result<Option<Found>> {

@@ -34,8 +34,8 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::shared_failure::SharedFailure;
-use super::virtual_chunks::{VirtualChunks, version_prefix};
-use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
+use super::virtual_chunks::{VirtualChunks, place};
+use super::{ByteRange, Extent, Found, Latency, ObjectVersion, Phase, Placed, Runtime, Store, too_long};
 use containers::Containers;
 use dali_zarr_base::error::{Code, Error, ErrorKind, Result, Site};
 use file::{Id, MAX_FILE};
@@ -96,6 +96,12 @@ impl Chunk<'_> {
             }
         }
     }
+}
+
+/// Returns the version of a chunk in an object of the repository itself. These objects never change, so it is the place alone.
+fn version_of_native(extent: &Extent) -> ObjectVersion {
+    let (object, range) = (Arc::clone(&extent.object), place(extent));
+    ObjectVersion::At(Arc::new(Placed { object, range, of_object: None }))
 }
 
 /// Whether an extent lies in an object of the repository itself.
@@ -210,7 +216,7 @@ impl Repository {
         &self,
         chunk: Chunk<'_>,
         range: ByteRange,
-        wanted: Option<&Arc<str>>,
+        wanted: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Found> {
@@ -235,7 +241,7 @@ impl Repository {
                 Error::coded(Code::Replaced, message)
             })?;
         }
-        Ok(Found { size, version: Some(version_prefix(&extent).into()) })
+        Ok(Found { size, version: Some(version_of_native(&extent)) })
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
@@ -262,7 +268,7 @@ impl Store for Repository {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -292,8 +298,7 @@ impl Store for Repository {
             let version = match chunk.extent() {
                 // The chunk is in the manifest, which is in memory: no cache is faster.
                 None => None,
-                // Objects of a repository never change, so their version is the place alone.
-                Some(extent) if is_native(&extent) => Some(version_prefix(&extent).into()),
+                Some(extent) if is_native(&extent) => Some(version_of_native(&extent)),
                 Some(extent) => return self.virtual_chunks.head_value(&extent).await.map(Some),
             };
             Ok(Some(Found { size: chunk.len(), version }))

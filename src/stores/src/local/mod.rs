@@ -9,14 +9,13 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use self::version::{Version, foreign_version};
+use self::version::{is_as_referenced, version as version_of};
 use super::links::Dangling;
 use super::percent::percent_decoded;
-use super::{ByteRange, Found, InFile, Latency, Phase, Store, too_long};
+use super::{ByteRange, Found, InFile, Latency, ObjectVersion, Phase, Store, too_long};
 use dali_zarr_base::error::{Code, Error, Result, Site, printable};
 
 pub use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
@@ -150,13 +149,15 @@ impl LocalStore {
     /// # Errors
     /// If the file doesn't have the version `wanted`: one from [`Found`], or one that a reference from another store
     /// gives.
-    fn check_version(&self, key: &str, meta: &Metadata, wanted: Option<&Arc<str>>) -> Result<()> {
+    fn check_version(&self, key: &str, meta: &Metadata, wanted: Option<&ObjectVersion>) -> Result<()> {
         let Some(wanted) = wanted else { return Ok(()) };
-        let what = match foreign_version(wanted) {
-            None if Version::of(meta).as_str() == &**wanted => return Ok(()),
+        let what = match is_as_referenced(wanted, meta) {
+            None if version_of(meta) == *wanted => return Ok(()),
             None => "it was replaced since its index was read",
-            Some(foreign) if foreign.describes(meta) => return Ok(()),
-            Some(_) => "it was changed since its reference was written; write the references to virtual chunks again",
+            Some(true) => return Ok(()),
+            Some(false) => {
+                "it was changed since its reference was written; write the references to virtual chunks again"
+            }
         };
         Err(self.unreadable(key, Code::Replaced, what))
     }
@@ -220,7 +221,7 @@ impl Store for LocalStore {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         _: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -229,10 +230,10 @@ impl Store for LocalStore {
         let size = meta.len();
         self.check_version(key, &meta, version)?;
         let version = match (version, range) {
-            (Some(wanted), _) if foreign_version(wanted).is_none() => Some(Arc::clone(wanted)),
+            (Some(wanted @ ObjectVersion::File { .. }), _) => Some(wanted.clone()),
             // A value that is read as a whole isn't read again, so nobody needs its version.
             (None, ByteRange::Whole) if !self.how.versions => None,
-            _ => Some(Version::of(&meta).as_str().into()),
+            _ => Some(version_of(&meta)),
         };
         let resolved = range.resolve(size, to.len()).map_err(|e| self.at(key, &e));
         let (offset, len) = resolved?.unwrap_or((0, 0));
@@ -252,7 +253,7 @@ impl Store for LocalStore {
     async fn head(&self, key: &str) -> Result<Option<Found>> {
         let Some(meta) = self.metadata(key)? else { return Ok(None) };
         self.check_kind(key, &meta)?;
-        Ok(Some(Found { size: meta.len(), version: Some(Version::of(&meta).as_str().into()) }))
+        Ok(Some(Found { size: meta.len(), version: Some(version_of(&meta)) }))
     }
 
     async fn exists(&self, key: &str) -> Result<bool> {
@@ -263,7 +264,7 @@ impl Store for LocalStore {
         true
     }
 
-    fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+    fn in_file(&self, key: &str, version: Option<&ObjectVersion>) -> Result<Option<InFile>> {
         let path = self.path(key);
         // cuFile refuses files that were opened with O_NONBLOCK. So a pipe must be detected before it is opened.
         let Some(meta) = self.metadata(key)? else { return Ok(None) };

@@ -14,7 +14,7 @@ fn read(
     s: &LocalStore,
     key: &str,
     range: ByteRange,
-    version: Option<&Arc<str>>,
+    version: Option<&ObjectVersion>,
     to: &mut [u8],
 ) -> Result<Option<Found>> {
     block_on(s, s.read(key, range, version, Phase::Running, to))
@@ -67,7 +67,9 @@ fn files_are_opened_as_they_are_and_nothing_else() {
         let flags = flags.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
         assert_eq!(i32::from_str_radix(flags, 8).unwrap() & libc::O_NONBLOCK, 0);
     }
-    let error = store.in_file("k", Some(&"another".into())).unwrap_err();
+    let Some(ObjectVersion::File { size, seconds, nanoseconds, born }) = version else { panic!("{version:?}") };
+    let other = ObjectVersion::File { size, seconds, nanoseconds: nanoseconds + 1, born };
+    let error = store.in_file("k", Some(&other)).unwrap_err();
     assert!(error.message().contains("it was replaced since"), "{error}");
     // Opening a pipe without a writer must not block.
     for (key, found) in [("d", "a directory"), ("pipe", "a special file")] {

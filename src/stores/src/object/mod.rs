@@ -28,7 +28,6 @@ mod transfer;
 mod validate;
 
 pub(super) use options::knows;
-pub use transfer::is_dated_or_tagged;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -45,7 +44,7 @@ use tokio::time::Instant;
 
 use super::retry::{Fault, Policy, Retries};
 use super::shared_failure::SharedFailure;
-use super::{ByteRange, Found, Latency, Phase, Runtime, Sink, Store};
+use super::{ByteRange, Found, Latency, ObjectVersion, Phase, Runtime, Sink, Store};
 use client::{Connector, Note};
 use dali_zarr_base::error::{Error, Result, Site, shown};
 use head::HeadProbe;
@@ -126,7 +125,12 @@ impl RemoteStore {
         })
     }
 
-    fn transfer<'a>(&'a self, key: &'a str, range: ByteRange, version: Option<&'a Arc<str>>) -> Result<Transfer<'a>> {
+    fn transfer<'a>(
+        &'a self,
+        key: &'a str,
+        range: ByteRange,
+        version: Option<&'a ObjectVersion>,
+    ) -> Result<Transfer<'a>> {
         Ok(Transfer { store: self, key, name: self.name(key)?, range, version })
     }
 
@@ -189,7 +193,7 @@ impl Store for RemoteStore {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -200,7 +204,7 @@ impl Store for RemoteStore {
         &self,
         key: &str,
         range: Range<u64>,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         sink: &mut dyn Sink,
     ) -> Result<Option<Found>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::RemoteStore;
 use super::fake::{Act, Random, Server, store_of, without_waiting};
-use crate::{ByteRange, Phase, Runtime, Store, block_on, get_many};
+use crate::{ByteRange, ObjectVersion, Phase, Runtime, Store, block_on, get_many};
 use dali_zarr_base::error::{Code, Error, Result};
 
 fn value(len: usize) -> Vec<u8> {
@@ -102,9 +102,14 @@ fn versions_are_never_mixed() {
     let runtime = Runtime::new(1).unwrap();
     let server = server(&[Act::Replace(0)]);
     let store = store_of(&server, &runtime);
-    let error =
-        without_waiting(store.read("k", ByteRange::From(0), Some(&Arc::from("\"0\"")), Phase::Running, &mut [0; 9]))
-            .unwrap_err();
+    let error = without_waiting(store.read(
+        "k",
+        ByteRange::From(0),
+        Some(&ObjectVersion::Tag("\"0\"".into())),
+        Phase::Running,
+        &mut [0; 9],
+    ))
+    .unwrap_err();
     assert!(error.message().contains("replaced since its index was read"), "{error}");
     assert_eq!(error.code(), Code::Replaced);
 }
@@ -263,7 +268,7 @@ fn servers_that_refuse_head_are_asked_otherwise() {
             let server = Arc::new(server);
             let store = store_of(&server, &runtime);
             let ask = |key| without_waiting(store.head(key)).map(|found| found.map(|f| (f.size, f.version)));
-            let tag = Some("\"0\"".into());
+            let tag = Some(ObjectVersion::Tag("\"0\"".into()));
             assert_eq!(ask("k").unwrap(), Some((5000, tag.clone())), "{status}");
             let log = server.taken_log();
             let ways = ["HEAD /store/k", "GET /store/k bytes=0-0", "GET /store/k"];

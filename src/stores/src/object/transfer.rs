@@ -3,7 +3,6 @@
 //! Bytes that arrived before the break are kept: the next request asks for the rest of the same version.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::StreamExt;
@@ -16,7 +15,7 @@ use super::classify::{broken_off, classify};
 use super::client::Note;
 use super::names::ObjectName;
 use crate::retry::{Fault, Policy, Retries};
-use crate::{ByteRange, Found, Sink, not_after_date, too_long};
+use crate::{ByteRange, Found, ObjectVersion, Sink, too_long};
 use dali_zarr_base::error::{Code, Error, Result, Site};
 
 /// The destination of a read.
@@ -88,7 +87,7 @@ pub(super) struct Transfer<'a> {
     pub name: ObjectName,
     pub range: ByteRange,
     /// The version that the value must have.
-    pub version: Option<&'a Arc<str>>,
+    pub version: Option<&'a ObjectVersion>,
 }
 
 type Outcome<T> = std::result::Result<T, Fault>;
@@ -99,37 +98,35 @@ fn strong(tag: Option<&str>) -> Option<String> {
     tag.filter(|t| !t.starts_with("W/") && !t.trim().is_empty()).map(str::to_owned)
 }
 
-/// Prefix of the version of a value without a tag. It is that of a weak tag, so the version is never sent in
-/// `If-Match`.
-const DATED: &str = "W/dated ";
-
 /// Returns the server's tag; `None` if there is none or its text is empty.
 fn tag(meta: &ObjectMeta) -> Option<&str> {
     meta.e_tag.as_deref().filter(|tag| !matches!(tag.trim(), "" | "\"\"" | "W/\"\""))
 }
 
 /// Returns the version of a value: the server's tag, or else its size and date.
-pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
+pub(super) fn version(meta: &ObjectMeta) -> ObjectVersion {
     match tag(meta) {
-        Some(tag) => tag.into(),
-        None => format!("{DATED}{} {}", meta.size, meta.last_modified.timestamp()).into(),
+        Some(tag) => ObjectVersion::Tag(tag.into()),
+        None => ObjectVersion::Dated { size: meta.size, seconds: meta.last_modified.timestamp() },
     }
 }
 
-/// Whether a version is sure to change with the value: it has a tag or a date. If the value lies in a file of another
-/// store, the file's version is the last line.
-pub fn is_dated_or_tagged(version: &str) -> bool {
-    let of_file = version.rsplit('\n').next().unwrap_or(version);
-    of_file.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
+/// Returns the tag that a value must have; `None` if it must have none.
+fn wanted_tag(version: Option<&ObjectVersion>) -> Option<&str> {
+    match version {
+        Some(ObjectVersion::Tag(tag)) => Some(tag),
+        _ => None,
+    }
 }
 
 /// Whether an answer has another version than `wanted`. An answer with a tag isn't compared with a version without one,
 /// nor the reverse: it is accepted.
-fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
-    if let Some(date) = not_after_date(wanted) {
-        return meta.last_modified.timestamp() > date;
+fn replaced(wanted: &ObjectVersion, meta: &ObjectMeta) -> bool {
+    match (wanted, tag(meta)) {
+        (ObjectVersion::NotAfter(date), _) => meta.last_modified.timestamp() > *date,
+        (ObjectVersion::Tag(_), None) | (ObjectVersion::Dated { .. }, Some(_)) => false,
+        _ => version(meta) != *wanted,
     }
-    tag(meta).is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
 }
 
 fn found(meta: &ObjectMeta) -> Found {
@@ -208,7 +205,7 @@ impl Transfer<'_> {
     }
 
     async fn attempt(&self, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
-        let wanted = self.version.map(|v| &**v);
+        let wanted = wanted_tag(self.version);
         let (range, tag) = match (&*progress, self.range) {
             (Some(p), _) => {
                 (Some(GetRange::Bounded(p.from + p.have as u64..p.from + p.len as u64)), p.meta.e_tag.as_deref())
@@ -219,7 +216,7 @@ impl Transfer<'_> {
             (None, ByteRange::Last) => {
                 let head = self.store.probe(&self.name).await?;
                 let Some(offset) = head.size.checked_sub(to.len() as u64) else { return Ok(head) };
-                let options = options(Some(GetRange::Bounded(offset..head.size)), head.version.as_deref());
+                let options = options(Some(GetRange::Bounded(offset..head.size)), wanted_tag(head.version.as_ref()));
                 let answer = self.answer(options).await?;
                 return self.body(answer, progress, to).await;
             }
@@ -322,10 +319,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_without_a_tag_or_a_date() {
-        for (version, is) in [("\"x\"", true), ("W/dated 5 7", true), ("W/dated 5 0", false)] {
-            assert_eq!(is_dated_or_tagged(version), is);
-            assert_eq!(is_dated_or_tagged(&format!("s3://bucket/file 0 5\n{version}")), is, "of a virtual chunk");
+    fn answers_of_another_version_are_found() {
+        let meta = |e_tag: Option<&str>| ObjectMeta {
+            location: "k".into(),
+            last_modified: std::time::SystemTime::UNIX_EPOCH
+                .checked_add(std::time::Duration::from_secs(50))
+                .unwrap()
+                .into(),
+            size: 5,
+            e_tag: e_tag.map(str::to_owned),
+            version: None,
+        };
+        let tag = |text: &str| ObjectVersion::Tag(text.into());
+        let dated = |size, seconds| ObjectVersion::Dated { size, seconds };
+        let file = ObjectVersion::File { size: 5, seconds: 50, nanoseconds: 0, born: 0 };
+        for (wanted, of_tagged, of_untagged) in [
+            (tag("\"x\""), false, false),
+            (tag("\"y\""), true, false),
+            (tag("W/\"x\""), true, false),
+            // A tag that looks like a date is a tag.
+            (tag("W/dated 5 60"), true, false),
+            (dated(5, 50), false, false),
+            (dated(6, 50), false, true),
+            (dated(5, 51), false, true),
+            (ObjectVersion::NotAfter(50), false, false),
+            (ObjectVersion::NotAfter(49), true, true),
+            (file, true, true),
+        ] {
+            let is_replaced = [Some("\"x\""), None].map(|e_tag| replaced(&wanted, &meta(e_tag)));
+            assert_eq!(is_replaced, [of_tagged, of_untagged], "{wanted:?}");
+            let sent = strong(wanted_tag(Some(&wanted)));
+            assert_eq!(
+                sent.is_some(),
+                matches!(&wanted, ObjectVersion::Tag(tag) if tag.starts_with('"')),
+                "{wanted:?}"
+            );
         }
     }
 
@@ -339,12 +367,11 @@ mod tests {
             version: None,
         };
         for empty in ["", "\"\"", "W/\"\""] {
-            assert_eq!(*version(&meta(empty, 5)), *format!("{DATED}5 0"));
-            assert!(
-                replaced(&version(&meta(empty, 5)), &meta(empty, 6)) && !is_dated_or_tagged(&version(&meta(empty, 5)))
-            );
+            let found = version(&meta(empty, 5));
+            assert_eq!(found, ObjectVersion::Dated { size: 5, seconds: 0 });
+            assert!(replaced(&found, &meta(empty, 6)) && !found.is_dated_or_tagged());
         }
-        assert_eq!(*version(&meta("\"x\"", 5)), *"\"x\"");
+        assert_eq!(version(&meta("\"x\"", 5)), ObjectVersion::Tag("\"x\"".into()));
         let resumes = |e_tag| Progress { from: 0, len: 9, have: 4, meta: meta(e_tag, 9) }.can_resume();
         assert!(resumes("\"x\"") && !resumes("") && !resumes("\"\""));
         assert_eq!(strong(Some("")), None);

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::virtual_chunks::{VirtualChunks, gone, version_prefix};
-use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
+use super::virtual_chunks::{VirtualChunks, gone, of_object, version_at};
+use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, ObjectVersion, Phase, Runtime, Store};
 use dali_zarr_base::error::{Code, Error, ErrorKind, Result, Site, shown};
 use dali_zarr_base::json;
 use index::Index;
@@ -175,13 +175,13 @@ impl References {
         &self,
         url: &Arc<str>,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Found> {
-        // References may be written anew and name another file, so the version of a value begins with the file's URL.
-        let of_file = version.and_then(|v| v.strip_prefix(&**url)?.strip_prefix('\n')).map(Arc::from);
-        let found = self.virtual_chunks.read(url, range, of_file.as_ref(), phase, to).await?;
+        // References may be written anew and name another file, so the version of a value has the file's URL.
+        let of_file = version.and_then(|version| of_object(version, url, None));
+        let found = self.virtual_chunks.read(url, range, of_file, phase, to).await?;
         found.map(|found| of_whole(url, found)).ok_or_else(|| gone(url))
     }
 
@@ -191,8 +191,8 @@ impl References {
 }
 
 /// Returns size and version of a value that is a whole file, given those of the file.
-fn of_whole(url: &str, found: Found) -> Found {
-    Found { size: found.size, version: found.version.map(|v| format!("{url}\n{v}").into()) }
+fn of_whole(url: &Arc<str>, found: Found) -> Found {
+    Found { size: found.size, version: version_at(url, None, found.version) }
 }
 
 fn as_references(location: &str, e: &Error) -> Error {
@@ -243,7 +243,7 @@ impl Store for References {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -311,14 +311,14 @@ impl Store for References {
         head.await.map_err(|e: Error| self.within(key, &e))
     }
 
-    async fn is_version_of_current_target(&self, key: &str, version: &str) -> Result<bool> {
+    async fn is_version_of_current_target(&self, key: &str, version: &ObjectVersion) -> Result<bool> {
         let hit = self.find(key, Phase::Running).await.map_err(|e| self.within(key, &e))?;
-        let place = match hit.as_ref().and_then(Hit::target) {
-            Some(Target::Whole(url)) => url.to_string(),
-            Some(Target::Range { url, offset, len }) => version_prefix(&extent(url, offset, len)),
+        let (object, range) = match hit.as_ref().and_then(Hit::target) {
+            Some(Target::Whole(url)) => (url, None),
+            Some(Target::Range { url, offset, len }) => (url, Some((offset, len))),
             Some(Target::Inline(_)) | None => return Ok(false),
         };
-        Ok(version.strip_prefix(&place).is_some_and(|of_file| of_file.starts_with('\n')))
+        Ok(of_object(version, object, range).is_some())
     }
 
     /// Looks at the references alone, since they don't change while the store is open. The files that they name aren't

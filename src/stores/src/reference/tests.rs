@@ -76,7 +76,7 @@ fn values_of_files() {
     let places = || VirtualChunks::new([(format!("file://{path}/"), Arc::clone(&base))], None);
     let open = References::open_document((Arc::clone(&base), "refs.json"), "refs", Arc::new(places()));
     let store = block_on(&*base, open).unwrap();
-    let read = |key: &str, range, version: Option<&Arc<str>>, to: &mut [u8]| {
+    let read = |key: &str, range, version: Option<&ObjectVersion>, to: &mut [u8]| {
         block_on(&store, store.read(key, range, version, Phase::Running, to))
     };
     let mut to = [0; 4];

@@ -1,10 +1,8 @@
 //! A local store for tests that observe, delay or answer reads.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 
-use crate::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
+use crate::{ByteRange, Found, Latency, LocalStore, ObjectVersion, Phase, ReadFiles, Store};
 use dali_zarr_base::error::Result;
 
 /// Called with each key that is read. If it returns `Some`, that is the answer of [`Store::read`].
@@ -32,7 +30,7 @@ impl Store for Hooked {
         &self,
         key: &str,
         range: ByteRange,
-        version: Option<&Arc<str>>,
+        version: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {

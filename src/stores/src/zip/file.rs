@@ -4,11 +4,10 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{ByteRange, Found, Latency, METADATA_DOCUMENTS, Phase, Store, too_long};
+use crate::{ByteRange, Found, Latency, METADATA_DOCUMENTS, ObjectVersion, Phase, Store, too_long};
 use dali_zarr_base::error::{Error, Result, Site, printable};
 
 /// An open archive.
@@ -17,7 +16,7 @@ pub(super) struct ArchiveFile {
     file: File,
     size: u64,
     stamp: Stamp,
-    version: Arc<str>,
+    version: ObjectVersion,
 }
 
 /// Changes when a file is written to: its size, and the seconds and nanoseconds of the last change.
@@ -71,12 +70,12 @@ impl ArchiveFile {
         let file = File::open(path).map_err(failed)?;
         let stamp = stamp(&file).map_err(failed)?;
         let (size, seconds, nanoseconds) = stamp;
-        let version = format!("{size} {seconds} {nanoseconds}").into();
+        let version = ObjectVersion::File { size, seconds, nanoseconds, born: 0 };
         Ok(Self { location: printable(location).into_owned(), file, size, stamp, version })
     }
 
     fn found(&self) -> Found {
-        Found { size: self.size, version: Some(Arc::clone(&self.version)) }
+        Found { size: self.size, version: Some(self.version.clone()) }
     }
 
     fn fill(&self, range: ByteRange, to: &mut [u8]) -> Result<()> {
@@ -110,7 +109,7 @@ impl Store for ArchiveFile {
         &self,
         _: &str,
         range: ByteRange,
-        _: Option<&Arc<str>>,
+        _: Option<&ObjectVersion>,
         _: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {

@@ -32,7 +32,7 @@ use async_trait::async_trait;
 
 use super::blocking::drive;
 use super::percent::percent_decoded;
-use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
+use super::{ByteRange, Found, Latency, ObjectVersion, Phase, Runtime, Store, block_on, too_long};
 use dali_zarr_base::error::{Code, Error, ErrorKind, Result, Site};
 use directory::{Directory, Entry, HEADER_LEN, Method};
 use end::{End, TAIL};
@@ -56,7 +56,7 @@ pub struct Zip {
     base: Arc<dyn Store>,
     directory: Directory,
     /// The archive's version when its directory was read. No other version is read.
-    version: Option<Arc<str>>,
+    version: Option<ObjectVersion>,
     /// Bytes that are assumed to lie between an entry's data and the next entry: for entries without a descriptor, and
     /// for entries with one.
     behind: [AtomicU32; 2],
@@ -106,7 +106,7 @@ impl Zip {
 
     async fn open(location: String, base: Arc<dyn Store>, inner: &str) -> Result<Self> {
         let within = |e: Error| e.of_kind(ErrorKind::Value).at(Site::store(&*location));
-        let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
+        let read = async |range, version: Option<&ObjectVersion>, to: &mut [u8]| {
             // Errors of `base` name the store already.
             let found = base.read(ARCHIVE_KEY, range, version, Phase::Building, to).await;
             let gone =
@@ -298,7 +298,7 @@ impl Store for Zip {
         &self,
         key: &str,
         range: ByteRange,
-        _: Option<&Arc<str>>,
+        _: Option<&ObjectVersion>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {

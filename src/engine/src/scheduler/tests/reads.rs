@@ -12,6 +12,7 @@ use crate::scheduler::simulation::SimulatedWork;
 use dali_zarr_base::error::Error;
 use dali_zarr_base::memory::Lease;
 use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_stores::ObjectVersion;
 
 /// Bytes of a decoded row.
 const ROW: usize = 256;
@@ -177,12 +178,12 @@ fn chunks_of_a_shard_are_read_together() {
     let mut bench = Bench::new(&Rows { shard: 3, ..single() }, 1 << 20);
     let [SimulatedWork::Index(shard), ..] = bench.work()[..] else { panic!("expected an index first") };
     let entries = Entries::Read(vec![Some((1000, 20)), Some((1020, 30)), Some((0, 20))]);
-    let index = Arc::new(ShardIndex { entries, version: Some("v1".into()) });
+    let index = Arc::new(ShardIndex { entries, version: Some(ObjectVersion::Tag("v1".into())) });
     bench.handle(Event::Index(shard, Ok(Some(index))));
     let reads = bench.reads();
     // Two batches are active, so two chunks are wanted.
     assert_eq!(described(&reads), [(None, Some(1000), 50)]);
-    assert_eq!(reads[0].0.object.version.as_deref(), Some("v1"), "in the version of the index");
+    assert_eq!(reads[0].0.object.version, Some(ObjectVersion::Tag("v1".into())), "in the version of the index");
 }
 
 // ---- oversized chunks ----
