@@ -41,7 +41,7 @@ pub use weights::Weights;
 use crate::spec::Spec;
 use dali_zarr_base::error::Result;
 use schedule::{GlobalPosition, Schedule};
-use shuffle::Shuffle;
+use shuffle::{Shuffle, Shuffling};
 
 /// A sample of an epoch. Its values depend on `index` only; if crops are random, on `epoch` and `draw` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,8 +65,9 @@ impl Sample {
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Has only the arguments of the order and the batch size. All others have their defaults.
-    spec: Spec,
+    shuffling: Shuffling,
+    /// The shards of the reader's own arguments.
+    sharding: SampleSharding,
     /// Which samples share chunks.
     blocks: Blocks,
     /// How samples are drawn, if they have weights.
@@ -83,8 +84,7 @@ impl Order {
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let schedule = Schedule::new(SampleSharding::new(spec, samples)?, samples);
-        Self::with(spec, Blocks::single(samples), None, schedule)
+        Self::by_chunks(spec, Blocks::single(samples))
     }
 
     /// Makes the order of the samples of `blocks`; those of one block share chunks.
@@ -93,8 +93,7 @@ impl Order {
     /// As [`Self::new`].
     pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
         let samples = blocks.samples();
-        let schedule = Schedule::new(SampleSharding::new(spec, samples)?, samples);
-        Self::with(spec, blocks, None, schedule)
+        Self::of(spec, blocks, None, samples)
     }
 
     /// Makes the order of `samples` samples that are drawn by weights. It ignores chunks.
@@ -103,8 +102,16 @@ impl Order {
     /// As [`Self::new`]; if the samples are to be shuffled too.
     pub fn drawn(spec: &Spec, samples: u64, weights: Weights) -> Result<Self> {
         let draws = weights.draws();
-        let schedule = Schedule::new(SampleSharding::new(spec, draws)?, draws);
-        Self::with(spec, Blocks::single(samples), Some(weights), schedule)
+        Self::of(spec, Blocks::single(samples), Some(weights), draws)
+    }
+
+    /// Makes the order of `positions` positions in an epoch.
+    fn of(spec: &Spec, blocks: Blocks, weights: Option<Weights>, positions: u64) -> Result<Self> {
+        let sharding = SampleSharding::new(spec, positions)?;
+        let shuffling = Shuffling::of(&spec.order, weights.is_some())?;
+        let (schedule, shard) = (Schedule::new(sharding, positions), spec.order.shard_id as u64);
+        let shuffle = shuffle(shuffling, &blocks, weights.as_ref(), &schedule.position(shard, 0));
+        Ok(Self { shuffling, sharding, blocks, weights, schedule, shard, shuffle })
     }
 
     /// Returns the order of the same samples from where `segments` stopped (see [`Self::segments`]), and how many
@@ -114,17 +121,12 @@ impl Order {
     /// If the shards change, but the old ones weren't all in the same epoch; if the shards changed too often; if the
     /// segments contradict each other.
     pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
-        let samples = self.samples();
-        let (schedule, delivered) = Schedule::resume(SampleSharding::new(&self.spec, samples)?, samples, segments)?;
-        Ok((Self::with(&self.spec, self.blocks.clone(), self.weights.clone(), schedule)?, delivered))
-    }
-
-    fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
-        let shard = spec.order.shard_id as u64;
-        let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.position(shard, 0))?;
-        // The rest of the spec isn't kept, since it may hold a long list of breaks.
-        let spec = Spec { order: spec.order.clone(), batch_size: spec.batch_size, ..Spec::default() };
-        Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
+        let (schedule, delivered) = Schedule::resume(self.sharding, self.samples(), segments)?;
+        let place = schedule.position(self.shard, 0);
+        let shuffle = shuffle(self.shuffling, &self.blocks, self.weights.as_ref(), &place);
+        let Self { shuffling, sharding, shard, .. } = *self;
+        let (blocks, weights) = (self.blocks.clone(), self.weights.clone());
+        Ok((Self { shuffling, sharding, blocks, weights, schedule, shard, shuffle }, delivered))
     }
 
     /// Whether samples come in a random order, in any epoch.
@@ -184,8 +186,7 @@ impl Order {
         let place = self.schedule.position(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
             // The rest of an epoch that another sharding left keeps the order of that sharding.
-            self.shuffle = shuffle(&self.spec, &self.blocks, self.weights.as_ref(), &place)
-                .expect("these arguments were good before");
+            self.shuffle = shuffle(self.shuffling, &self.blocks, self.weights.as_ref(), &place);
         }
         let sample = Sample::new(place.epoch, self.shuffle.1.at(place.epoch, place.position));
         if self.weights.is_some() { Sample { draw: place.position, ..sample } } else { sample }
@@ -198,20 +199,15 @@ fn range_of(place: &GlobalPosition) -> (u64, u64) {
 }
 
 fn shuffle(
-    spec: &Spec,
+    shuffling: Shuffling,
     blocks: &Blocks,
     weights: Option<&Weights>,
     place: &GlobalPosition,
-) -> Result<((u64, u64), Shuffle)> {
+) -> ((u64, u64), Shuffle) {
     let SampleSharding { num_shards, stick_to_shard, .. } = place.sharding;
     let start = |shard| place.sharding.start(blocks.samples(), shard);
-    let own = start(place.shard)..start(place.shard + 1);
-    let spec = spec.clone().with(|s| {
-        s.order.num_shards = num_shards as i64;
-        // With `shuffle_after_epoch` a reader keeps its shard, but the whole order is shuffled.
-        s.order.stick_to_shard = stick_to_shard && !s.order.shuffle_after_epoch;
-    });
-    Ok((range_of(place), Shuffle::new(&spec, blocks, weights, (place.shard, own))?))
+    let own = (stick_to_shard && num_shards > 1).then(|| (place.shard, start(place.shard)..start(place.shard + 1)));
+    (range_of(place), Shuffle::new(shuffling, blocks, weights, own))
 }
 
 /// Returns how many shuffle windows of about `initial_fill` samples there are, for so many samples in so many blocks.

@@ -6,7 +6,7 @@ use super::blocks::Blocks;
 use super::permutation::Permutation;
 use super::weights::{Draws, Weights};
 use super::windows::ShuffleWindows;
-use crate::spec::Spec;
+use crate::spec::OrderArguments;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::random::key;
 
@@ -14,22 +14,56 @@ use dali_zarr_base::random::key;
 enum Mode {
     /// In order.
     InOrder,
-    /// All samples are shuffled in every epoch.
+    /// Shuffled in every epoch.
     All,
-    /// All samples are shuffled in every epoch but the first.
+    /// Shuffled in every epoch but the first.
     AllButFirst,
-    /// Each shard is shuffled on its own and keeps its samples.
-    Shard,
+}
+
+/// What the arguments say of how samples are shuffled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shuffling {
+    mode: Mode,
+    /// About the number of samples in a shuffle window.
+    fill: u64,
+    seed: u64,
+}
+
+impl Shuffling {
+    /// Takes the arguments. `weighted`: samples are drawn by weights.
+    ///
+    /// # Errors
+    /// If they contradict each other.
+    pub fn of(arguments: &OrderArguments, weighted: bool) -> Result<Self> {
+        let OrderArguments { random_shuffle, shuffle_after_epoch, .. } = *arguments;
+        if shuffle_after_epoch && random_shuffle {
+            return Err(Error::value("shuffle_after_epoch and random_shuffle contradict each other: give one of them"));
+        }
+        if weighted && (random_shuffle || shuffle_after_epoch) {
+            let other = if random_shuffle { "random_shuffle" } else { "shuffle_after_epoch" };
+            return Err(Error::value(format!(
+                "weights and {other} contradict each other: weights draw samples in an order of their own; leave {other} out"
+            )));
+        }
+        if arguments.fill() == 0 {
+            return Err(Error::value("initial_fill: expected at least 1, found 0"));
+        }
+        let mode = match (random_shuffle, shuffle_after_epoch) {
+            (true, _) => Mode::All,
+            (_, true) => Mode::AllButFirst,
+            _ => Mode::InOrder,
+        };
+        Ok(Self { mode, fill: arguments.fill(), seed: arguments.effective_seed() })
+    }
 }
 
 /// Maps (epoch, position) to a sample.
 #[derive(Clone, Debug)]
 pub(super) struct Shuffle {
-    mode: Mode,
+    shuffling: Shuffling,
     samples: u64,
-    /// With [`Mode::Shard`]: the shard and its positions.
-    shard: (u64, Range<u64>),
-    seed: u64,
+    /// If each shard is shuffled on its own and keeps its samples: the shard and its positions.
+    shard: Option<(u64, Range<u64>)>,
     /// Finds samples under chunk-aware shuffling. `None` without shuffling, if no two samples share a chunk, or if the
     /// window is the whole epoch.
     windows: Option<ShuffleWindows>,
@@ -43,38 +77,26 @@ pub(super) struct Shuffle {
 const WINDOWS: u64 = 1;
 
 impl Shuffle {
-    /// Makes the shuffle. `shard` is the reader's own shard and its positions; it matters only with `stick_to_shard`.
-    pub fn new(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, shard: (u64, Range<u64>)) -> Result<Self> {
-        if spec.order.shuffle_after_epoch && spec.order.random_shuffle {
-            return Err(Error::value("shuffle_after_epoch and random_shuffle contradict each other: give one of them"));
-        }
-        if weights.is_some() && (spec.order.random_shuffle || spec.order.shuffle_after_epoch) {
-            let other = if spec.order.random_shuffle { "random_shuffle" } else { "shuffle_after_epoch" };
-            return Err(Error::value(format!(
-                "weights and {other} contradict each other: weights draw samples in an order of their own; leave {other} out"
-            )));
-        }
-        if spec.order.fill() == 0 {
-            return Err(Error::value("initial_fill: expected at least 1, found 0"));
-        }
-        let mode = match (spec.order.random_shuffle, spec.order.shuffle_after_epoch, spec.order.stick_to_shard) {
-            (true, _, true) if spec.order.num_shards > 1 => Mode::Shard,
-            (true, ..) => Mode::All,
-            (_, true, _) => Mode::AllButFirst,
-            _ => Mode::InOrder,
-        };
+    /// Makes the shuffle. `shard` is the shard that the reader keeps, if there are several, and its positions.
+    pub fn new(
+        shuffling: Shuffling,
+        blocks: &Blocks,
+        weights: Option<&Weights>,
+        shard: Option<(u64, Range<u64>)>,
+    ) -> Self {
         let samples = blocks.samples();
+        let shard = shard.filter(|_| shuffling.mode == Mode::All);
         // Decided for all samples, not for those of the shard, so that all shards agree.
-        let by_chunks = mode != Mode::InOrder && blocks.affect_order(spec.order.fill());
-        let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
+        let by_chunks = shuffling.mode != Mode::InOrder && blocks.affect_order(shuffling.fill);
+        let range = shard.as_ref().map_or(0..samples, |(_, range)| range.clone());
         let draws = weights.map(|weights| Draws::new(weights.clone()));
-        let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, spec.order.fill()));
-        Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, draws, current: None })
+        let windows = by_chunks.then(|| ShuffleWindows::new(blocks, range, shuffling.fill));
+        Self { shuffling, samples, shard, windows, draws, current: None }
     }
 
     /// Whether any epoch is in random order.
     pub fn is_random(&self) -> bool {
-        self.mode != Mode::InOrder || self.draws.is_some()
+        self.shuffling.mode != Mode::InOrder || self.draws.is_some()
     }
 
     /// With chunk-aware shuffling, returns the average number of samples and of blocks in a shuffle window.
@@ -89,25 +111,23 @@ impl Shuffle {
 
     /// Returns the sample at `position` in `epoch`.
     pub fn at(&mut self, epoch: u64, position: u64) -> u64 {
+        let Shuffling { mode, seed, .. } = self.shuffling;
         if let Some(draws) = &mut self.draws {
-            return draws.at(self.seed, epoch, position);
+            return draws.at(seed, epoch, position);
         }
-        let range = match self.mode {
-            Mode::InOrder => return position,
-            Mode::AllButFirst if epoch == 0 => return position,
-            Mode::All | Mode::AllButFirst => 0..self.samples,
-            Mode::Shard => self.shard.1.clone(),
-        };
+        if mode == Mode::InOrder || (mode == Mode::AllButFirst && epoch == 0) {
+            return position;
+        }
+        let range = self.shard.as_ref().map_or(0..self.samples, |(_, range)| range.clone());
         if let Some(windows) = &mut self.windows {
-            let of = if self.mode == Mode::Shard { self.shard.0 } else { u64::MAX };
-            let seed = self.seed;
+            let of = self.shard.as_ref().map_or(u64::MAX, |(shard, _)| *shard);
             return windows.at(epoch, || key(&[seed, epoch, of, WINDOWS]), position - range.start);
         }
         if self.current.as_ref().is_none_or(|(e, _)| *e != epoch) {
             // If all samples are shuffled, the key must not depend on the number of shards.
-            let key = match self.mode {
-                Mode::Shard => key(&[self.seed, epoch, self.shard.0]),
-                _ => key(&[self.seed, epoch]),
+            let key = match self.shard {
+                Some((shard, _)) => key(&[seed, epoch, shard]),
+                None => key(&[seed, epoch]),
             };
             self.current = Some((epoch, Permutation::new(range.end - range.start, key)));
         }
