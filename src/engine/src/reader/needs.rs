@@ -68,7 +68,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
     let most = match grid {
         DimGrid::Regular { chunk, .. } => output.ragged.unwrap_or(0) / chunk.max(&1) / batch + 2,
-        DimGrid::Irregular { .. } => output.shape[0] as u64,
+        DimGrid::Irregular(_) => output.shape[0] as u64,
     };
     most.min(grid.count())
 }

@@ -6,11 +6,12 @@
 
 use serde_json::Value;
 
+use super::lengths::ChunkLengths;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::json::shown;
 
-/// Limit on chunk boundaries that are kept in a list. At the limit the list takes 128 MB.
-const MAX_LISTED: u64 = 1 << 24;
+/// Limit on runs of chunks of one length. At the limit they take 256 MB.
+const MAX_RUNS: usize = 1 << 24;
 
 /// The chunks along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +23,8 @@ pub enum DimGrid {
         /// Number of chunks.
         count: u64,
     },
-    /// Chunks of any length.
-    Irregular {
-        /// The start of each chunk, then the end of the last one. Strictly increasing.
-        starts: Vec<u64>,
-    },
+    /// Chunks of several lengths.
+    Irregular(ChunkLengths),
 }
 
 impl DimGrid {
@@ -39,7 +37,7 @@ impl DimGrid {
     pub fn count(&self) -> u64 {
         match self {
             Self::Regular { count, .. } => *count,
-            Self::Irregular { starts } => starts.len() as u64 - 1,
+            Self::Irregular(lengths) => lengths.count(),
         }
     }
 
@@ -47,12 +45,7 @@ impl DimGrid {
     pub fn most_within(&self, span: u64) -> u64 {
         match self {
             Self::Regular { chunk, count } => (span - 1).div_ceil(*chunk).saturating_add(1).min(*count),
-            Self::Irregular { starts } => {
-                let reached = |i: usize| {
-                    starts[..starts.len() - 1].partition_point(|&s| s < (starts[i + 1] - 1).saturating_add(span)) - i
-                };
-                (0..starts.len() - 1).map(reached).max().unwrap_or(0) as u64
-            }
+            Self::Irregular(lengths) => lengths.most_within(span),
         }
     }
 
@@ -60,7 +53,7 @@ impl DimGrid {
     pub fn chunk_at(&self, position: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => position / chunk,
-            Self::Irregular { starts } => starts.partition_point(|&start| start <= position) as u64 - 1,
+            Self::Irregular(lengths) => lengths.chunk_at(position),
         }
     }
 
@@ -68,7 +61,7 @@ impl DimGrid {
     pub fn start(&self, index: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => index * chunk,
-            Self::Irregular { starts } => starts[index as usize],
+            Self::Irregular(lengths) => lengths.start(index),
         }
     }
 
@@ -76,7 +69,7 @@ impl DimGrid {
     pub fn len(&self, index: u64) -> u64 {
         match self {
             Self::Regular { chunk, .. } => *chunk,
-            Self::Irregular { starts } => starts[index as usize + 1] - starts[index as usize],
+            Self::Irregular(lengths) => lengths.len(index),
         }
     }
 
@@ -89,7 +82,7 @@ impl DimGrid {
     pub fn longest(&self) -> u64 {
         match self {
             Self::Regular { chunk, .. } => *chunk,
-            Self::Irregular { starts } => starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(1),
+            Self::Irregular(lengths) => lengths.longest(),
         }
     }
 }
@@ -123,7 +116,7 @@ pub(super) fn parse_v3(value: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
         },
         "zarrs.regular_bounded" | "regular_bounded" => {
             let chunks = chunk_shape(field("chunk_shape"), shape.len())?;
-            chunks.iter().zip(shape).map(|(&chunk, &extent)| bounded(chunk, extent)).collect()
+            Ok(chunks.iter().zip(shape).map(|(&chunk, &extent)| bounded(chunk, extent)).collect())
         }
         "rectilinear" | "rectangular" => {
             let key = if name == "rectilinear" { "chunk_shapes" } else { "chunk_shape" };
@@ -136,15 +129,11 @@ pub(super) fn parse_v3(value: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
 }
 
 /// Makes a regular grid with a shorter last chunk that ends with the array.
-fn bounded(chunk: u64, extent: u64) -> Result<DimGrid> {
-    if extent.is_multiple_of(chunk) {
-        return Ok(DimGrid::regular(chunk, extent));
-    }
-    let count = extent.div_ceil(chunk);
-    too_many(count)?;
-    let mut starts: Vec<u64> = (0..count).map(|i| i * chunk).collect();
-    starts.push(extent);
-    Ok(DimGrid::Irregular { starts })
+fn bounded(chunk: u64, extent: u64) -> DimGrid {
+    let mut lengths = ChunkLengths::default();
+    let fits = lengths.push(chunk, extent / chunk) && lengths.push(extent % chunk, 1);
+    // Without a shorter chunk, or with an extent that no array has, the grid is a regular one.
+    if extent.is_multiple_of(chunk) || !fits { DimGrid::regular(chunk, extent) } else { DimGrid::Irregular(lengths) }
 }
 
 /// Reads the chunks along one dimension of a grid that zarr-python 3.2 wrote as `regular`: a number, or a list of
@@ -162,6 +151,11 @@ fn mixed(value: &Value, extent: u64) -> Result<DimGrid> {
 /// Reads the chunks along one dimension: a number (the length of all chunks), or a list of lengths and of pairs
 /// (length, how often).
 fn listed(value: &Value, extent: u64) -> Result<DimGrid> {
+    listed_in_runs(value, extent, MAX_RUNS)
+}
+
+/// As [`listed`], with a limit on the runs of chunks of one length.
+fn listed_in_runs(value: &Value, extent: u64, most: usize) -> Result<DimGrid> {
     let wrong = |found: String| {
         Error::value(format!(
             "chunk_grid: expected chunk lengths above 0 that cover the {extent} elements of their dimension, but \
@@ -170,36 +164,29 @@ fn listed(value: &Value, extent: u64) -> Result<DimGrid> {
     };
     let length = |v: &Value| v.as_u64().filter(|&l| l > 0 && l <= i64::MAX as u64).ok_or_else(|| wrong(shown(v)));
     let Some(list) = value.as_array() else { return Ok(DimGrid::regular(length(value)?, extent)) };
-    let mut starts = vec![0u64];
-    let mut end = 0u64;
+    let mut lengths = ChunkLengths::default();
     for entry in list {
         let (len, times) = match entry.as_array().map(Vec::as_slice) {
             None => (length(entry)?, 1),
             Some([len, times]) => (length(len)?, length(times)?),
             Some(_) => return Err(wrong(shown(entry))),
         };
-        too_many((starts.len() as u64).saturating_add(times))?;
-        for _ in 0..times {
-            end = end.checked_add(len).filter(|&e| e <= i64::MAX as u64).ok_or_else(|| wrong(shown(value)))?;
-            starts.push(end);
+        if !lengths.push(len, times) {
+            return Err(wrong(shown(value)));
+        }
+        if lengths.runs() > most {
+            return Err(Error::value(format!(
+                "chunk_grid: expected at most {most} runs of chunks of one length along a dimension, but found more; \
+                 write chunks of one length"
+            )));
         }
     }
-    if end < extent {
-        return Err(wrong(format!("lengths that cover {end}")));
+    if lengths.end() < extent {
+        return Err(wrong(format!("lengths that cover {}", lengths.end())));
     }
-    // Drop chunks that lie outside the array, which are never read.
-    let used = starts.partition_point(|&start| start < extent).max(usize::from(extent == 0));
-    starts.truncate(used + usize::from(extent > 0));
-    Ok(DimGrid::Irregular { starts })
-}
-
-fn too_many(count: u64) -> Result<()> {
-    if count <= MAX_LISTED {
-        return Ok(());
-    }
-    Err(Error::value(format!(
-        "chunk_grid: expected at most {MAX_LISTED} irregular chunks along a dimension, but found {count}"
-    )))
+    // Chunks that lie outside the array are never read.
+    lengths.truncate(extent);
+    Ok(DimGrid::Irregular(lengths))
 }
 
 #[cfg(test)]
@@ -209,6 +196,39 @@ mod tests {
 
     use super::*;
 
+    /// Makes a grid of these lengths, each with its number of chunks.
+    fn irregular(list: &[(u64, u64)]) -> DimGrid {
+        let mut lengths = ChunkLengths::default();
+        assert!(list.iter().all(|&(len, count)| lengths.push(len, count)));
+        DimGrid::Irregular(lengths)
+    }
+
+    /// Grids of more chunks than could be listed take the memory of their runs, whatever a document claims.
+    #[test]
+    fn dimensions_of_many_chunks() {
+        const MANY: u64 = 1 << 40;
+        let bounded =
+            parse_v3(&json!({"name": "regular_bounded", "configuration": {"chunk_shape": [2]}}), &[2 * MANY + 1])
+                .unwrap();
+        assert_eq!(bounded[0], irregular(&[(2, MANY), (1, 1)]));
+        assert_eq!((bounded[0].count(), bounded[0].start(MANY), bounded[0].len(MANY)), (MANY + 1, 2 * MANY, 1));
+        let chunks = json!([[[24, 20_000_000], 17, [24, 20_000_000]]]);
+        let listed =
+            parse_v3(&json!({"name": "rectilinear", "configuration": {"chunk_shapes": chunks}}), &[900_000_000]);
+        let grid = &listed.unwrap()[0];
+        // 480,000,017 elements come before the last run, and 900,000,000 - 480,000,017 begin 17,500,000 chunks in it.
+        assert_eq!((grid.count(), grid.longest()), (20_000_001 + 17_500_000, 24));
+        assert_eq!((grid.chunk_at(480_000_016), grid.chunk_at(480_000_017)), (20_000_000, 20_000_001));
+        assert_eq!((grid.start(20_000_001), grid.len(20_000_000), grid.len(37_500_000)), (480_000_017, 17, 24));
+        let most =
+            parse_v3(&json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1, 1u64 << 62]]]}}), &[5]);
+        assert_eq!(most.unwrap()[0], irregular(&[(1, 5)]), "chunks outside the array are dropped");
+        let alternating = json!([[1, 9], 2, 2, 1, 2, 2]);
+        assert_eq!(listed_in_runs(&alternating, 18, 4).unwrap().count(), 14);
+        let error = listed_in_runs(&alternating, 18, 3).unwrap_err();
+        assert!(error.message().contains("expected at most 3 runs of chunks of one length"), "{error}");
+    }
+
     #[test]
     fn grids_by_hand() {
         let grid = parse_v3(
@@ -217,16 +237,16 @@ mod tests {
             &[18, 25],
         )
         .unwrap();
-        assert_eq!(grid[0], DimGrid::Irregular { starts: vec![0, 5, 10, 15, 17, 21] });
+        assert_eq!(grid[0], irregular(&[(5, 3), (2, 1), (4, 1)]));
         assert_eq!(grid[1], DimGrid::Regular { chunk: 10, count: 3 });
         assert_eq!((grid[0].chunk_at(16), grid[0].len(4), grid[0].longest()), (3, 4, 5));
         assert_eq!([1, 2, 3, 4, 5, 18].map(|span| grid[0].most_within(span)), [1, 2, 2, 3, 3, 5]);
         assert_eq!([1, 2, 11, 12, 25, u64::MAX].map(|span| grid[1].most_within(span)), [1, 2, 2, 3, 3, 3]);
         let bounded = parse_v3(&json!({"name": "zarrs.regular_bounded", "configuration": {"chunk_shape": [4]}}), &[10]);
-        assert_eq!(bounded.unwrap()[0], DimGrid::Irregular { starts: vec![0, 4, 8, 10] });
+        assert_eq!(bounded.unwrap()[0], irregular(&[(4, 2), (2, 1)]));
         let mixed = json!({"name": "regular", "configuration": {"chunk_shape": [2, [5, 10, 5]]}});
         let mixed = parse_v3(&mixed, &[6, 20]).unwrap();
-        assert_eq!(mixed, [DimGrid::regular(2, 6), DimGrid::Irregular { starts: vec![0, 5, 15, 20] }]);
+        assert_eq!(mixed, [DimGrid::regular(2, 6), irregular(&[(5, 1), (10, 1), (5, 1)])]);
         assert_eq!(regular(&json!([4]), &[0]).unwrap()[0].count(), 0);
         assert_eq!(listed(&json!([3, 3]), 0).unwrap().count(), 0);
         assert_eq!(listed(&json!([3, 3, 3]), 6).unwrap().count(), 2, "chunks outside the array are dropped");
@@ -246,11 +266,13 @@ mod tests {
             (json!({"name": "regular"}), vec![1]),
             (json!({"name": "spiral"}), vec![1]),
             (json!("regular"), vec![1]),
-            (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1, 1u64 << 62]]]}}), vec![5]),
+            (
+                json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1, 1u64 << 62], [2, 1u64 << 62]]]}}),
+                vec![5],
+            ),
             (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1u64 << 62, 3]]]}}), vec![5]),
             (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[1, 0]]}}), vec![1]),
             (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[2]]}}), vec![3]),
-            (json!({"name": "regular_bounded", "configuration": {"chunk_shape": [2]}}), vec![(1 << 40) + 1]),
         ] {
             assert!(parse_v3(&value, &shape).is_err(), "{value}");
         }
@@ -262,7 +284,7 @@ mod tests {
             let total: u64 = lengths.iter().sum();
             let extent = total.saturating_sub(cut).max(1);
             for grid in [listed(&json!(lengths), extent).unwrap(), DimGrid::regular(lengths[0], extent),
-                         bounded(lengths[0], extent).unwrap()] {
+                         bounded(lengths[0], extent)] {
                 for position in 0..extent {
                     let i = grid.chunk_at(position);
                     prop_assert!(i < grid.count());

@@ -144,7 +144,7 @@ pub(super) fn parse(configuration: &Map<String, Value>, shape: &[u64], grid: &[D
                      of {shard}"
                 )));
             }
-            DimGrid::Irregular { .. } => return Ok(None),
+            DimGrid::Irregular(_) => return Ok(None),
         }
     }
     let index_bytes = chunks_per_shard

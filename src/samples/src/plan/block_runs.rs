@@ -1,6 +1,6 @@
 //! Runs of blocks along an axis: samples that start in one chunk, or group of chunks, are one block.
 
-use crate::dataset::DimGrid;
+use crate::dataset::{ChunkLengths, DimGrid, LengthRun};
 use crate::order::{Blocks, Run};
 
 /// If the step does not divide the chunk, a block spans at most this many chunks.
@@ -12,6 +12,8 @@ const MAX_RUNS: usize = 64;
 /// At most this many blocks are listed, unless there are at most four for each run. A list of this length takes 20 MiB,
 /// with what an epoch's order adds.
 const MAX_LISTED: u64 = 1 << 20;
+/// Chunks of several lengths are blocks one by one, if there are at most this many.
+const MAX_CHUNKS_LISTED: u64 = 1 << 24;
 
 /// The chunk, or group of chunks, in which samples start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +82,24 @@ impl Runs {
     /// Adds the blocks of `samples` samples. They start every `step` elements, from `first` on, along a dimension with
     /// chunks of `chunk` elements.
     pub fn regular(&mut self, samples: u64, first: Element, step: u64, chunk: u64) {
+        self.even(samples, first, step, Groups::of(0, 0, chunk, step));
+    }
+
+    /// Adds the blocks of samples that start in chunks of one length.
+    fn even(&mut self, samples: u64, first: Element, step: u64, groups: Groups) {
         let Element { part, at } = first;
-        let Some(whole) = whole(chunk, step) else {
+        let of = |sample: u64| StartsIn { part, chunk: groups.of_element(at + sample * step) };
+        let Groups { start, chunk, joined: Some(joined), .. } = groups else {
             // A chunk border meets a sample start too rarely. Blocks have as many samples as a chunk, wherever they
             // lie.
-            let size = (chunk / step).max(1);
+            let size = (groups.chunk / step).max(1);
             let blocks = samples / size;
-            let of = |block: u64| StartsIn { part, chunk: (at + block * size * step) / chunk };
-            self.push(size, blocks, of(0), of(blocks.saturating_sub(1)));
-            self.push(samples % size, 1, of(blocks), of(blocks));
+            self.push(size, blocks, of(0), of(blocks.saturating_sub(1) * size));
+            self.push(samples % size, 1, of(blocks * size), of(blocks * size));
             return;
         };
-        let of = |sample: u64| StartsIn { part, chunk: (at + sample * step) / whole };
-        let head = (whole - at % whole).div_ceil(step).min(samples);
+        let whole = joined * chunk;
+        let head = (whole - (at - start) % whole).div_ceil(step).min(samples);
         let head = if head == whole / step { 0 } else { head };
         let size = whole / step;
         let blocks = (samples - head) / size;
@@ -102,23 +109,41 @@ impl Runs {
         self.push(samples - tail, 1, of(tail), of(tail));
     }
 
-    /// Like [`Self::regular`], for chunks that end at `ends`.
-    pub fn irregular(&mut self, samples: u64, first: Element, step: u64, ends: &[u64]) {
+    /// Like [`Self::regular`], for chunks of several lengths. Each chunk is a block, unless there are too many: then blocks
+    /// are cut as in [`Self::regular`], within chunks of one length.
+    pub fn irregular(&mut self, samples: u64, first: Element, step: u64, lengths: &ChunkLengths) {
         let Element { part, mut at } = first;
         let mut left = samples;
-        let first = ends.partition_point(|&e| e <= at);
-        for (chunk, &end) in ends.iter().enumerate().skip(first) {
+        for run in lengths.from(at) {
+            // A sample may start behind the run.
+            let of_run = run.end().saturating_sub(at).div_ceil(step).min(left);
+            let groups = Groups::of_run(&run, step);
+            if groups.joined == Some(1) || !is_listed(lengths) {
+                self.even(of_run, Element { part, at }, step, groups);
+            } else {
+                self.chunk_by_chunk(of_run, Element { part, at }, step, &run);
+            }
+            (at, left) = (at + of_run * step, left - of_run);
             if left == 0 {
                 return;
             }
-            let n = end.saturating_sub(at).div_ceil(step).min(left);
-            let of = StartsIn { part, chunk: chunk as u64 };
-            self.push(n, 1, of, of);
-            at += n * step;
-            left -= n;
         }
-        let beyond = StartsIn { part, chunk: ends.len() as u64 };
+        let beyond = StartsIn { part, chunk: lengths.count() };
         self.push(left, 1, beyond, beyond);
+    }
+
+    /// Adds a block for each chunk of a run in which samples start.
+    fn chunk_by_chunk(&mut self, samples: u64, first: Element, step: u64, run: &LengthRun) {
+        let Element { part, mut at } = first;
+        let mut left = samples;
+        while left > 0 {
+            let chunk = run.chunk_at(at);
+            let end = run.start + (chunk - run.chunk + 1) * run.len;
+            let n = (end - at).div_ceil(step).min(left);
+            let of = StartsIn { part, chunk };
+            self.push(n, 1, of, of);
+            (at, left) = (at + n * step, left - n);
+        }
     }
 
     /// Returns the blocks as a list, if they are irregular. All other axes together have `others` samples in one block.
@@ -145,12 +170,52 @@ fn whole(chunk: u64, step: u64) -> Option<u64> {
     (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step))
 }
 
+/// Neighbouring chunks of one length, and how many of them make a group by which blocks are cut.
+#[derive(Clone, Copy)]
+struct Groups {
+    /// The first element of the first chunk.
+    start: u64,
+    /// The number of the first group.
+    first: u64,
+    /// Elements of a chunk.
+    chunk: u64,
+    /// Chunks in a group. `None`: a group is a chunk, but blocks aren't cut by groups.
+    joined: Option<u64>,
+    /// How many numbers a group takes.
+    numbers: u64,
+}
+
+impl Groups {
+    fn of(start: u64, first: u64, chunk: u64, step: u64) -> Self {
+        Self { start, first, chunk, joined: whole(chunk, step).map(|whole| whole / chunk), numbers: 1 }
+    }
+
+    /// The groups of a run. They have the numbers of their first chunks, so that those of all runs differ.
+    fn of_run(run: &LengthRun, step: u64) -> Self {
+        let groups = Self::of(run.start, run.chunk, run.len, step);
+        Self { numbers: groups.joined.unwrap_or(1), ..groups }
+    }
+
+    /// Returns the number of the group that holds an element.
+    fn of_element(&self, at: u64) -> u64 {
+        self.first + (at - self.start) / (self.chunk * self.joined.unwrap_or(1)) * self.numbers
+    }
+}
+
+/// Whether there are so few chunks that blocks are cut chunk by chunk.
+fn is_listed(lengths: &ChunkLengths) -> bool {
+    lengths.count() <= MAX_CHUNKS_LISTED
+}
+
 /// Returns the number of the chunk that holds the element `at` of a grid, or of the group of chunks by which blocks are
 /// cut.
 pub(super) fn group(grid: &DimGrid, at: u64, step: u64) -> u64 {
     match grid {
-        DimGrid::Regular { chunk, .. } => at / whole(*chunk, step).unwrap_or(*chunk),
-        DimGrid::Irregular { starts } => starts[1..].partition_point(|&end| end <= at) as u64,
+        DimGrid::Regular { chunk, .. } => Groups::of(0, 0, *chunk, step).of_element(at),
+        DimGrid::Irregular(lengths) if is_listed(lengths) => lengths.chunk_at(at),
+        DimGrid::Irregular(lengths) => {
+            lengths.from(at).next().map_or(lengths.count(), |run| Groups::of_run(&run, step).of_element(at))
+        }
     }
 }
 
@@ -190,15 +255,53 @@ mod tests {
 
         #[test]
         fn irregular_blocks_end_where_chunks_do(
-            samples in 1u64..40, at in 0u64..9, step in 1u64..9, ends in prop::collection::btree_set(1u64..400, 1..30),
+            samples in 1u64..60, at in 0u64..9, step in 1u64..9, list in prop::collection::vec((1u64..20, 1u64..7), 1..12),
         ) {
-            let mut ends: Vec<u64> = ends.into_iter().collect();
-            ends.push(1000);
+            let mut lengths = ChunkLengths::default();
+            let mut ends = Vec::new();
+            for (len, count) in list {
+                prop_assert!(lengths.push(len, count));
+                ends.extend((0..count).rev().map(|i| lengths.end() - i * len));
+            }
+            let at = at.min(lengths.end() - 1);
             let mut runs = Runs::default();
-            runs.irregular(samples, Element { part: 0, at }, step, &ends);
+            runs.irregular(samples, Element { part: 0, at }, step, &lengths);
             let chunk = |i: u64| ends.partition_point(|&e| e <= at + i * step);
             let expected = (0..samples).collect::<Vec<_>>().chunk_by(|&a, &b| chunk(a) == chunk(b)).map(|c| c.len() as u64).collect::<Vec<_>>();
             prop_assert_eq!(sizes(&runs), expected);
+        }
+    }
+
+    /// In a grid of more chunks than can be listed, blocks are cut by groups of chunks. Each of these has its own blocks.
+    #[test]
+    fn blocks_of_many_chunks_take_the_memory_of_their_runs() {
+        const MANY: u64 = MAX_CHUNKS_LISTED;
+        let mut lengths = ChunkLengths::default();
+        assert!(lengths.push(10, MANY) && lengths.push(7, 3) && lengths.push(9, MANY));
+        let (end, grid) = (lengths.end(), DimGrid::Irregular(lengths.clone()));
+        for step in [1, 2, 3, 4, 5, 7, 11, 30] {
+            for at in [0, 3, 10 * MANY - 25] {
+                let mut runs = Runs::default();
+                let samples = (end - at).div_ceil(step);
+                runs.irregular(samples, Element { part: 0, at }, step, &lengths);
+                assert!(runs.all.len() <= 12, "step {step}: {} runs", runs.all.len());
+                assert_eq!(runs.all.iter().map(|run| run.size * run.count).sum::<u64>(), samples, "step {step}");
+                if whole(10, step).is_none() || whole(9, step).is_none() || whole(7, step).is_none() {
+                    continue;
+                }
+                // The last sample of a block and the first of the next one start in different groups.
+                let mut sample = 0;
+                for run in &runs.all {
+                    for block in [0, 1, run.count / 2, run.count - 1].into_iter().filter(|&block| block < run.count) {
+                        let of = |i: u64| group(&grid, at + (sample + block * run.size + i) * step, step);
+                        assert_eq!(of(0), of(run.size - 1), "step {step}, from {at}");
+                        if at + (sample + block * run.size + run.size) * step < end {
+                            assert!(of(run.size) > of(0), "step {step}, from {at}");
+                        }
+                    }
+                    sample += run.size * run.count;
+                }
+            }
         }
     }
 

@@ -91,6 +91,7 @@ fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> ChunkR
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::ChunkLengths;
 
     fn positions(s: &[ChunkRun], grid: &DimGrid) -> Vec<(i64, i64)> {
         s.iter()
@@ -100,7 +101,9 @@ mod tests {
 
     #[test]
     fn regular_runs_cover_each_element_once() {
-        let grids = [DimGrid::Regular { chunk: 7, count: 15 }, DimGrid::Irregular { starts: vec![0, 1, 30, 31, 100] }];
+        let mut lengths = ChunkLengths::default();
+        assert!([1, 29, 1, 69].into_iter().all(|len| lengths.push(len, 1)));
+        let grids = [DimGrid::Regular { chunk: 7, count: 15 }, DimGrid::Irregular(lengths)];
         for grid in &grids {
             for (start, stride, n) in [(0, 1, 100), (3, 2, 40), (5, 30, 4), (99, 1, 1), (0, 99, 2)] {
                 let got = positions(&chunk_runs(None, start, stride, 0..n, grid, 0), grid);

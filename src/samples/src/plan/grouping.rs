@@ -234,7 +234,7 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
             let first = Element { part, at: at - borders[part] };
             match &parts[part].dims[d] {
                 DimGrid::Regular { chunk, .. } => runs.regular(n, first, step, *chunk),
-                DimGrid::Irregular { starts } => runs.irregular(n, first, step, &starts[1..]),
+                DimGrid::Irregular(lengths) => runs.irregular(n, first, step, lengths),
             }
             at += n * step;
             count -= n;

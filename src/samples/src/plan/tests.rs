@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::hash::BuildHasher;
 
 use super::*;
+use crate::dataset::ChunkLengths;
 use crate::geometry::ArrayShape;
 use crate::spec::{DimKey, OutOfBounds, Pick, Spec};
 use dali_zarr_base::dtype::DType;
@@ -127,7 +128,9 @@ fn grid(len: u64, chunk: u64, irregular: bool) -> DimGrid {
     if irregular {
         let mut starts: Vec<u64> = (0..len).filter(|i| i % chunk == 0 || i % 5 == 3).collect();
         starts.push(len);
-        DimGrid::Irregular { starts }
+        let mut lengths = ChunkLengths::default();
+        assert!(starts.windows(2).all(|pair| lengths.push(pair[1] - pair[0], 1)));
+        DimGrid::Irregular(lengths)
     } else {
         DimGrid::Regular { chunk, count: len.div_ceil(chunk) }
     }
@@ -267,4 +270,34 @@ fn chunks_in_a_row_lie_together_in_a_map_and_others_apart() {
         assert!(different(&|i| hash(0, i << log)) > 200, "of 256 rows, at distances of 2^{log}");
     }
     assert!(different(&|i| hash(i as u16, 7)) > 200, "arrays");
+}
+
+#[test]
+fn a_dimension_of_more_chunks_than_could_be_listed_is_planned() {
+    const MANY: u64 = 1 << 40;
+    let mut lengths = ChunkLengths::default();
+    assert!(lengths.push(2, MANY) && lengths.push(1, 1) && lengths.push(3, 2));
+    let len = lengths.end();
+    let array = ArrayShape {
+        output: "a".into(),
+        name: "a".into(),
+        dims: vec!["t".into()],
+        parts: vec![vec![len]],
+        values: DType::U8,
+        unclear: None,
+        complex_fill_parts_differ: false,
+    };
+    let geometry = Geometry::new(&Spec::default().with(|s| s.samples.window = vec![4].into()), &[array]).unwrap();
+    let part = PartGrid { dims: vec![DimGrid::Irregular(lengths)], order: vec![0], swap: false };
+    let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 1, parts: vec![part] }]);
+    assert_eq!(planner.samples(), len - 3);
+    // The sample's elements are the last one of a chunk of two, a chunk of one, and two of a chunk of three.
+    let plan = planner.plan(&[Sample::new(0, 2 * MANY - 1)]);
+    let uses: Vec<_> = plan.uses.iter().map(|used| (used.chunk.index, planner.chunk_elements(used.chunk))).collect();
+    assert_eq!(uses, [(MANY - 1, 2), (MANY, 1), (MANY + 1, 3)]);
+    let jobs: Vec<_> = plan.jobs.iter().map(|job| (job.src, job.dst, job.extent[0])).collect();
+    assert_eq!(jobs, [(1, 0, 1), (0, 1, 1), (0, 2, 2)]);
+    // Samples that start in one chunk are a block.
+    let blocks = planner.blocks(1024, None).unwrap();
+    assert_eq!((blocks.samples(), blocks.count()), (len - 3, MANY + 2));
 }
