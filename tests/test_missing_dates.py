@@ -130,7 +130,7 @@ def test_it_is_told(tmp_path, caplog):
     (told,) = {r.getMessage() for r in caplog.records if "missing" in r.getMessage()}
     assert "the data of 2 dates are missing" in told and "3 samples read some of them" in told
     explained = dali_zarr.explain(path=str(store), arrays=["data"], offsets=[0, 1])
-    assert explained["missing_dates"] == {"dates": 2, "samples_left_out": 4} and explained["samples"] == 3
+    assert explained["missing_dates"] == {"dates": 2, "samples_left_out": 4, "filled": None} and explained["samples"] == 3
     assert "missing dates: 2; 4 samples" in str(explained)
     assert explained["segments"]["count"] == explained["segments"]["read"] == 1
     for how in ({"missing_dates": "keep"}, {"roi_end": [3]}):

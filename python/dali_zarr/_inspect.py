@@ -70,7 +70,7 @@ def explain(
         - ``segments`` between ``breaks``: their ``count``, how many are ``read``, and ``padded_samples``, the share of samples with
           elements that are padded or repeated;
         - ``missing_dates``, None without any: how many ``dates`` are missing in the region that samples may touch, and how many
-          samples are left out because they read some (``samples_left_out``);
+          samples are left out because they read some (``samples_left_out``), or how they are ``filled``;
         - ``order``, the order that was asked for, ``in_order``, ``shuffled`` or ``pushed`` (with ``shuffle_after_epoch`` that of
           later epochs; with `weights` ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both
           orders, if the program waits for batches: then a chunk that is read serves all batches in preparation.

@@ -165,7 +165,8 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines.append(_rows(e["ragged"]))
     lines += _segments(e["segments"])
     if missing := e["missing_dates"]:
-        lines.append(f"missing dates: {missing['dates']}; {missing['samples_left_out']} samples read some of them and are left out")
+        then = f"{missing['samples_left_out']} samples read some of them and are left out"
+        lines.append(f"missing dates: {missing['dates']}; {'they are filled' if missing['filled'] else then}")
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_shuffle(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

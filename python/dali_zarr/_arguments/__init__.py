@@ -111,6 +111,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(found.get(name), str | bytes | os.PathLike):
             found[name] = paths.location(values.expanded(found[name]))
     found |= {name: tables.named(name, found[name], bool(found.get("path"))) for name in tables.NAMES & found.keys()}
+    if found.get("fill_missing") is not None and found["fill_missing"] != found["fill_missing"]:
+        found["fill_missing"] = "nan"
     for name, value in found.items():
         values.check_text(name, value)
     found = {name: by_name.checked(name, value) for name, value in found.items()}

@@ -45,6 +45,8 @@ StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
 MissingDates: TypeAlias = Literal["skip", "keep"]
+# Or the number NaN.
+FillMissing: TypeAlias = Literal["previous", "nan", "mean"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
 # Elements, an array of ends (a name, or a location of its own), or "auto".
 Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
@@ -84,6 +86,7 @@ class SampleArguments(ElementArguments, total=False):
     random_crop: Names | None
     segments: Segments | None
     missing_dates: MissingDates
+    fill_missing: FillMissing | float | None
     samples_per_volume: int
     starts: Table | None
     stride: PerDimOfOutput | None

@@ -186,6 +186,16 @@ anemoi-datasets list these dates in the attribute ``missing_dates``, and their f
 
 It applies to the array ``data`` if its first dimension is the first of `dims`, and not to ragged rows.)",
                       "skip")
+      .AddOptionalArg("fill_missing", R"(What takes the place of data that are missing: of dates that stores of anemoi-datasets
+declare missing, and of elements to which ``align`` of the Python package finds none. Samples that read them are then
+samples as all others, and the mask of `return_mask` is False for them.
+
+- ``"previous"``: the last element before that isn't missing.
+- ``"nan"``: NaN, of floating-point outputs.
+- ``"mean"``: the `mean`, which normalisation turns into 0.
+
+By default nothing does, and `missing_dates` says what happens to the samples.)",
+                      "")
       .AddOptionalArg("concat", R"(How several stores of `path` are put together.
 
 - ``"dims"``: they are joined to one axis, along the first of `dims`.

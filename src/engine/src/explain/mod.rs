@@ -32,7 +32,7 @@ use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::Machine;
 use dali_zarr_samples::geometry::Rows;
 use dali_zarr_samples::order::Order;
-use dali_zarr_samples::spec::{Device, OrderSource, Spec};
+use dali_zarr_samples::spec::{Device, FillMissing, OrderSource, Spec};
 pub use listing::arrays;
 use memory::{Memory, simulated};
 use reads::{Reads, reads_per_chunk};
@@ -69,6 +69,8 @@ pub struct Explanation {
     segments: Segments,
     /// Number of dates that are declared missing, and of samples that are left out because they read some.
     missing: (usize, u64),
+    /// How missing data are filled, if they are.
+    filled: Option<&'static str>,
 }
 
 /// The segments between breaks along the first of `dims`, and what lies outside of them.
@@ -181,6 +183,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         advice: Vec::new(),
         segments,
         missing,
+        filled: spec.samples.fill_missing.map(FillMissing::name),
     };
     explanation.advice = advice::advice(&explanation, unstarted.needs.working_set);
     explanation.advice.extend(unmasked(&unstarted.chunk_index.dataset));
@@ -222,7 +225,7 @@ impl Explanation {
             "ragged": self.rows.as_ref().map(rows_json),
             "arrays": arrays,
             "segments": self.segments.to_json(),
-            "missing_dates": (self.missing.0 > 0).then(|| json!({ "dates": self.missing.0, "samples_left_out": self.missing.1 })),
+            "missing_dates": (self.missing.0 > 0).then(|| json!({ "dates": self.missing.0, "samples_left_out": self.missing.1, "filled": self.filled })),
             "order": match self.is_shuffled {
                 _ if self.is_pushed() => "pushed",
                 true => "shuffled",

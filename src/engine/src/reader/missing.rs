@@ -27,7 +27,8 @@ const DATES: [&str; 2] = ["dates", "base_dates"];
 pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<Vec<i64>>>> {
     let is_declared = |array: &ArrayInfo| array.parts.iter().any(|part| !part.missing_dates.is_empty());
     let has_rows = spec.samples.ragged.is_some() || spec.samples.ragged_ends.is_some();
-    if spec.samples.missing_dates == MissingDates::Keep || has_rows || !dataset.arrays.iter().any(is_declared) {
+    let is_kept = spec.samples.missing_dates == MissingDates::Keep && spec.samples.fill_missing.is_none();
+    if is_kept || has_rows || !dataset.arrays.iter().any(is_declared) {
         return Ok(Vec::new());
     }
     let shapes = shapes(spec, dataset)?;

@@ -169,7 +169,7 @@ impl Reader {
         let (budget, part) = shared_memory::divide(spec, &mut unstarted, there, &events)?;
         let decoded = notices::decoded_by_default(spec, &unstarted.chunk_index.dataset);
         let unmasked: Vec<String> = notices::unmasked(&unstarted.chunk_index.dataset).collect();
-        let left_out = notices::left_out(&unstarted.chunk_index);
+        let left_out = notices::left_out(spec, &unstarted.chunk_index);
         let grown: Vec<String> = notices::grown(&unstarted.chunk_index.dataset).collect();
         let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs, fill: _ } = unstarted;
         let (finished_sender, finished) = unbounded();

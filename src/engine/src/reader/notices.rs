@@ -49,14 +49,20 @@ pub(crate) fn missing(planner: &Planner) -> (usize, u64) {
     planner.geometries().fold((0, 0), |sum, geometry| (sum.0 + geometry.missing.0, sum.1 + geometry.missing.1))
 }
 
-/// Returns a text about samples that are left out; `None` if no date is declared missing.
-pub(super) fn left_out(chunk_index: &ChunkIndex) -> Option<String> {
+/// Returns a text about data that are missing; `None` if none are.
+pub(super) fn left_out(spec: &Spec, chunk_index: &ChunkIndex) -> Option<String> {
     let (dates, samples) = missing(&chunk_index.planner);
     let stores: Vec<_> = chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
+    let then = match spec.samples.fill_missing {
+        Some(how) => format!("they are filled (fill_missing=\"{}\")", how.name()),
+        None => format!(
+            "{samples} samples read some of them and are left out; missing_dates=\"keep\" reads those of the attribute, and fill_missing \
+             fills them"
+        ),
+    };
     (dates > 0).then(|| {
         format!(
-            "{}: the data of {dates} dates are missing (attribute missing_dates, or align): {samples} samples read some of them and are \
-             left out; missing_dates=\"keep\" reads those of the attribute",
+            "{}: the data of {dates} dates are missing (attribute missing_dates, or align): {then}",
             Site::stores(&stores)
         )
     })

@@ -7,6 +7,7 @@ mod breaks;
 mod by_store;
 mod cuts;
 mod dims;
+mod filled;
 mod find;
 mod first_dim;
 mod layout;
@@ -143,6 +144,9 @@ pub struct Geometry {
     pub mask: Option<Mask>,
     /// Whether elements out of bounds repeat those at the edge.
     pub repeats_edges: bool,
+    /// The elements along the first axis, in ascending order, of which some array's data are missing and filled
+    /// (`fill_missing`). The mask is false for them.
+    pub filled: Vec<i64>,
     /// Whether the index output has the number of the sample's segment.
     pub names_segments: bool,
     /// The rows of ragged arrays, along the first axis.
@@ -248,7 +252,9 @@ impl Geometry {
         let is_strict = has_table && !spec.samples.out_of_bounds_policy.fills();
         let lenient = is_strict.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
         let empty = if has_table { axes::Empty::Allowed } else { empty };
-        let missing = &aligned::missing(spec, arrays, missing)?;
+        let mut missing = aligned::missing(spec, arrays, missing)?;
+        let filled = filled::apply(spec, arrays, &mut views, &mut missing)?;
+        let missing = &missing;
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let each = spec.samples.samples_per_volume as u64;
@@ -259,6 +265,9 @@ impl Geometry {
         let samples = samples.ok_or_else(axes::too_many)?;
         let missing = axes.first().map_or((0, 0), |first| {
             let (from, to) = first.region();
+            if !filled.is_empty() {
+                return (filled.iter().filter(|&&at| from <= at && at < to).count(), 0);
+            }
             let others = axes[1..].iter().map(Axis::count).fold(each, |n, count| n.saturating_mul(count as u64));
             // With random starts there are as many samples, unless no start is left.
             let all = if first.random { first.left_out.min(1) * i64::from(first.count() == 0) } else { first.left_out };
@@ -276,6 +285,7 @@ impl Geometry {
             outputs,
             mask,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
+            filled,
             names_segments: spec.samples.names_segments(),
             rows: None,
             index_origins: spec.samples.index_origins.clone(),

@@ -5,7 +5,7 @@
 //! dimension of a sample that has as many elements as there are numbers.
 
 use super::cuts::{check_outputs, per_channel};
-use super::{ArrayShape, Norm, Role, View, resolve};
+use super::{ArrayShape, Norm, Role, View, filled, resolve};
 use crate::spec::{ChannelDims, DimKey, PerOutput, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
@@ -125,16 +125,16 @@ fn all(
         let of = |values: &Option<Vec<f64>>, c: usize| values.as_ref().map(|v| if v.len() == 1 { v[0] } else { v[c] });
         let asked = means[a].is_some() || stddevs[a].is_some();
         let dtype = values.dtype.of(&array.output, a).unwrap_or(if asked { DType::F32 } else { array.values });
-        let fill = spec.samples.fill_value.of(&array.output, a).unwrap_or(0.0);
+        let fill = filled::value(spec, array, dtype, spec.samples.fill_value.of(&array.output, a), asked)?;
         let fillna = values.fillna.of(&array.output, a).and_then(|value| array.values.nearest(value));
         let count = [&means[a], &stddevs[a]].into_iter().flatten().map(Vec::len).max().unwrap_or(1).max(1);
         let norm = |c: usize| {
             let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
             Norm { array: a, fillna, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
         };
-        Normalised { norms: (0..count).map(norm).collect(), dims }
+        Ok(Normalised { norms: (0..count).map(norm).collect(), dims })
     };
-    Ok(dims.into_iter().enumerate().map(one).collect())
+    dims.into_iter().enumerate().map(one).collect()
 }
 
 /// Returns the numbers of each array as the user gave them. They aren't compared with its channels yet.

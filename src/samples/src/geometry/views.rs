@@ -43,6 +43,8 @@ pub struct View {
     pub dims: Vec<ViewDim>,
     /// How it is cut along each entry of [`Geometry::axes`](super::Geometry::axes).
     pub cuts: Vec<Cut>,
+    /// The elements along the first of `dims`, in ascending order, that the fill value of the output takes the place of.
+    pub filled: Vec<i64>,
     /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
     /// followed by the end of the last one.
     pub joined: Option<(usize, Vec<u64>)>,
@@ -137,7 +139,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             }
             dims.push(ViewDim { role, len, pick });
         }
-        views.push(View { dims, cuts: Vec::new(), joined });
+        views.push(View { dims, cuts: Vec::new(), filled: Vec::new(), joined });
     }
     Ok(views)
 }

@@ -57,6 +57,27 @@ struct RangePart {
     stride: i64,
 }
 
+impl RangePart {
+    /// Cuts it where elements begin or end to be among `filled`, which are in ascending order. Returns whether those of
+    /// each part are.
+    fn cut(self, filled: &[i64]) -> DimVec<(Self, bool)> {
+        let Self { ks, first, stride } = self;
+        let part = |ks, is_filled| (Self { ks, first, stride }, is_filled);
+        if filled.is_empty() {
+            return smallvec![part(ks, false)];
+        }
+        let is_filled = |k: i64| filled.binary_search(&(first + k * stride)).is_ok();
+        let (mut from, mut parts) = (ks.start, DimVec::new());
+        for k in ks.clone() {
+            if k + 1 == ks.end || is_filled(k) != is_filled(k + 1) {
+                parts.push(part(from..k + 1, is_filled(k)));
+                from = k + 1;
+            }
+        }
+        parts
+    }
+}
+
 /// The runs of a sample along one dimension.
 enum Runs<'a> {
     /// Runs that all samples share, because the dimension is read whole.
@@ -133,19 +154,33 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
             Inside { from: inside.start, to: inside.end, window: cut.window }
         };
         let ranges: Vec<_> = mask.axes.iter().map(range).collect();
-        // A dimension that the sample doesn't have is one element, which may lie outside.
+        // A dimension that the sample doesn't have is one element, which may lie outside, or be filled.
         let mut dropped = (0..geometry.axes.len()).filter(|a| mask.axes.iter().all(|(kept, _)| kept != a));
-        if ranges.iter().any(Inside::is_empty) || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
-        {
+        let is_out = |a: usize| {
+            geometry.inside(a, one, start[a], offset).is_empty()
+                || a == 0 && geometry.filled.binary_search(&(start[0].at + offset)).is_ok()
+        };
+        if ranges.iter().any(Inside::is_empty) || dropped.any(is_out) {
             let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
             out.push(None, target, op(false), 0, origin, &all);
             continue;
         }
         outside(out, target, op(false), origin, &strides, &ranges, &[]);
-        let at = ranges.iter().zip(&strides).map(|(range, stride)| range.from * stride).sum::<i64>();
-        let dim = |(range, &dst): (&Inside, &i64)| Dim { n: (range.to - range.from) as u64, src: 0, dst };
-        let dims: Vec<Dim> = ranges.iter().zip(&strides).map(dim).collect();
-        out.push(None, target, op(true), 0, origin + at, &dims);
+        // Along the first axis, which is the first that is kept, filled elements count as padded.
+        let (filled, stride) = match mask.axes.first() {
+            Some((0, cut)) => (&*geometry.filled, cut.stride),
+            _ => (&[][..], 1),
+        };
+        let first = start.first().map_or(0, |start| start.at + offset);
+        let ks = ranges.first().map_or(0..1, |range| range.from..range.to);
+        for (RangePart { ks, .. }, is_filled) in (RangePart { ks, first, stride }).cut(filled) {
+            let mut spans: Vec<Range<i64>> = ranges.iter().map(|range| range.from..range.to).collect();
+            spans.iter_mut().take(1).for_each(|span| *span = ks.clone());
+            let at = spans.iter().zip(&strides).map(|(span, stride)| span.start * stride).sum::<i64>();
+            let dim = |(span, &dst): (&Range<i64>, &i64)| Dim { n: (span.end - span.start) as u64, src: 0, dst };
+            let dims: Vec<Dim> = spans.iter().zip(&strides).map(dim).collect();
+            out.push(None, target, op(!is_filled), 0, origin + at, &dims);
+        }
     }
 }
 
@@ -187,6 +222,9 @@ impl Planner {
             }
         }
 
+        if !view.filled.is_empty() && !out.chunks_only() {
+            fill(out, geometry, p, target, origin, &ranges);
+        }
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
         let parts = array.of(&source.parts);
         for (part, grids) in array.parts[parts.clone()].iter().enumerate() {
@@ -201,7 +239,9 @@ impl Planner {
                 }
                 let pick = dim.picked(part);
                 let mut list = ChunkRuns::new();
-                for RangePart { ks, first, stride } in ranges[d].pieces(geometry.repeats_edges) {
+                let filled = if dim.role == Role::Axis(0) { &*view.filled } else { &[] };
+                let parts = ranges[d].pieces(geometry.repeats_edges).flat_map(|piece| piece.cut(filled));
+                for (RangePart { ks, first, stride }, _) in parts.filter(|(_, is_filled)| !is_filled) {
                     if d != joined {
                         list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], 0));
                         continue;
@@ -294,6 +334,25 @@ impl Planner {
                 return;
             }
         }
+    }
+}
+
+/// Adds the boxes of the placement whose data are missing and filled. `ranges` has what is read of each dimension.
+fn fill(out: &mut Boxes, geometry: &Geometry, p: &Placement, target: Target, origin: i64, ranges: &[Reads]) {
+    let view = &geometry.views[p.array];
+    let Some(first) = view.dims.iter().position(|dim| dim.role == Role::Axis(0)) else { return };
+    let op = Operations::of(geometry).number(Operation::Norm { norm: p.norm, swap: false });
+    // With edges that are repeated, elements outside the segment are read too.
+    let read = |r: &Reads| if geometry.repeats_edges { 0..r.window } else { r.inside.clone() };
+    let parts = ranges[first].pieces(geometry.repeats_edges).flat_map(|piece| piece.cut(&view.filled));
+    for (RangePart { ks, .. }, _) in parts.filter(|(_, is_filled)| *is_filled) {
+        let of = |(d, range): (usize, &Reads)| if d == first { ks.clone() } else { read(range) };
+        let spans: DimVec<_> = ranges.iter().enumerate().map(of).collect();
+        let dst = spans.iter().zip(&p.strides).map(|(ks, stride)| ks.start * stride).sum::<i64>();
+        let dim = |(ks, &dst): (&Range<i64>, &i64)| Dim { n: (ks.end - ks.start).max(0) as u64, src: 0, dst };
+        let mut dims: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
+        dims.extend(spans.iter().zip(&p.strides).map(dim));
+        out.push(None, target, op, 0, origin + dst, &dims);
     }
 }
 

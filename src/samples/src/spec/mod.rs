@@ -25,7 +25,7 @@ pub use by_name::{ChannelDims, PerDim, PerOutput};
 pub use order::DEFAULT_SEED;
 pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
-pub use samples::{Concat, MissingDates, OutOfBounds, Region, SampleArguments};
+pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};
 pub use source::{Aligned, ArrayArgument, DimKey, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;

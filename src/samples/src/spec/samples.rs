@@ -53,6 +53,10 @@ pub struct SampleArguments {
     pub segments: Segments,
     /// The treatment of samples that read dates whose data are declared missing.
     pub missing_dates: MissingDates,
+    /// What takes the place of data that are declared missing, or to which `align` finds no element. Samples that read
+    /// them are then samples as all others. `None`: nothing does.
+    #[serde(deserialize_with = "filled")]
+    pub fill_missing: Option<FillMissing>,
     /// How several stores are combined.
     pub concat: Concat,
     /// Whether samples may reach from one store into the next. If not, the borders of stores are breaks.
@@ -152,6 +156,7 @@ impl Default for SampleArguments {
             pad_before: PerDim::new(),
             pad_after: PerDim::new(),
             missing_dates: MissingDates::Skip,
+            fill_missing: None,
             concat: Concat::Dims,
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
@@ -184,6 +189,35 @@ pub enum MissingDates {
     Skip,
     /// They are samples as all others.
     Keep,
+}
+
+/// What takes the place of missing data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FillMissing {
+    /// The last element before that isn't missing.
+    Previous,
+    /// NaN in the output.
+    Nan,
+    /// The array's mean, which normalisation turns into 0.
+    Mean,
+}
+
+impl FillMissing {
+    /// Returns its name as a value of the argument.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Previous => "previous",
+            Self::Nan => "nan",
+            Self::Mean => "mean",
+        }
+    }
+}
+
+/// Reads `fill_missing`, which is empty if nothing is filled.
+fn filled<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<FillMissing>, D::Error> {
+    let value = serde_json::Value::deserialize(value)?;
+    if value == "" { Ok(None) } else { FillMissing::deserialize(value).map(Some).map_err(serde::de::Error::custom) }
 }
 
 /// The treatment of a window that reaches beyond the region of interest.

@@ -14,7 +14,7 @@ use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
 use dali_zarr_samples::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use dali_zarr_samples::order::{Blocks, Layout, Run, Weights};
 use dali_zarr_samples::plan::Planner;
-use dali_zarr_samples::spec::{Concat, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
+use dali_zarr_samples::spec::{Concat, FillMissing, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
 
 /// Maximum number of arrays that are described one by one. Further arrays are replaced by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -109,6 +109,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         index_origins: _,
         breaks: _,
         missing_dates: _,
+        // What is filled with the previous element is in the picks.
+        fill_missing,
         segments: _,
         pad_before: _,
         pad_after: _,
@@ -183,6 +185,11 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
+        (
+            !geometry.filled.is_empty(),
+            "fill_missing",
+            json!([fill_missing.map(FillMissing::name), shortened(json!(geometry.filled))]),
+        ),
         (*order == OrderSource::Pushed, "order", json!("the caller's")),
         // In older versions, all draws of a sample had the same crop.
         (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),

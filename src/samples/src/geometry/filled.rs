@@ -1,0 +1,96 @@
+//! Missing data along the first of `dims` that are filled (`fill_missing`), instead of leaving out the samples that read
+//! them.
+
+use super::picked::Picked;
+use super::{ArrayShape, Role, View};
+use crate::spec::{FillMissing, OutOfBounds, Spec};
+use dali_zarr_base::dtype::DType;
+use dali_zarr_base::error::{Error, Result};
+
+/// Fills the missing elements of each array, if `spec` says so: changes what views read, and empties `missing`. Returns
+/// the elements of which some array's are filled, in ascending order.
+///
+/// # Errors
+/// If an array has no element before that isn't missing.
+pub(super) fn apply(
+    spec: &Spec,
+    arrays: &[ArrayShape],
+    views: &mut [View],
+    missing: &mut Vec<Vec<i64>>,
+) -> Result<Vec<i64>> {
+    let Some(how) = spec.samples.fill_missing else { return Ok(Vec::new()) };
+    let mut all: Vec<i64> = missing.iter().flatten().copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    for ((view, array), missing) in views.iter_mut().zip(arrays).zip(std::mem::take(missing)) {
+        let Some(dim) = view.dims.iter_mut().find(|dim| dim.role == Role::Axis(0)) else { continue };
+        if missing.is_empty() {
+            continue;
+        }
+        if how != FillMissing::Previous {
+            view.filled = missing;
+            continue;
+        }
+        let read: Vec<u64> = match &dim.pick {
+            Some(pick) => pick.of(0).to_vec(),
+            None => (0..dim.len).collect(),
+        };
+        let is_missing = |at: usize| missing.binary_search(&(at as i64)).is_ok();
+        let Some(first) = (0..read.len()).find(|&at| !is_missing(at)) else {
+            return Err(Error::value(format!(
+                "fill_missing: expected an element of array '{}' that isn't missing, but found none",
+                array.name
+            )));
+        };
+        // Before the first element that isn't missing there is none: it is taken itself.
+        let mut before = read[first];
+        let filled = (0..read.len()).map(|at| {
+            before = if is_missing(at) { before } else { read[at] };
+            before
+        });
+        dim.pick = Some(Picked::one(filled.collect()));
+    }
+    Ok(all)
+}
+
+/// Returns the value of the output that takes the place of missing elements and of those out of bounds, which is `given`
+/// for the latter. `is_normalised`: whether a mean or a stddev is given.
+///
+/// # Errors
+/// If the output has no such value, or two different ones.
+pub(super) fn value(
+    spec: &Spec,
+    array: &ArrayShape,
+    dtype: DType,
+    given: Option<f64>,
+    is_normalised: bool,
+) -> Result<f64> {
+    let value = match spec.samples.fill_missing {
+        None | Some(FillMissing::Previous) => return Ok(given.unwrap_or(0.0)),
+        Some(FillMissing::Nan) if !dtype.is_float() => {
+            return Err(Error::value(format!(
+                "fill_missing: expected a floating-point output for NaN, but '{}' is {}; give dtype, or \"previous\"",
+                array.output,
+                dtype.name()
+            )));
+        }
+        Some(FillMissing::Nan) => f64::NAN,
+        Some(FillMissing::Mean) if !is_normalised => {
+            return Err(Error::value(format!(
+                "fill_missing: expected a mean with \"mean\", but found none for '{}'; give mean, or another value",
+                array.output
+            )));
+        }
+        Some(FillMissing::Mean) => 0.0,
+    };
+    let of_bounds = given.unwrap_or(0.0);
+    let is_same = value == of_bounds || (value.is_nan() && of_bounds.is_nan());
+    if spec.samples.out_of_bounds_policy == OutOfBounds::Pad && !is_same {
+        return Err(Error::value(format!(
+            "fill_missing, fill_value: expected one value for missing and for padded elements of '{}', but found {value} and {of_bounds}; \
+             give fill_value={value}, or another policy than \"pad\"",
+            array.output
+        )));
+    }
+    Ok(value)
+}
