@@ -1,6 +1,7 @@
 //! What every crate of dali-zarr needs, and what needs none of them: errors, element types, JSON, memory, tables.
 //!
 //! - [`error`]: an error with a kind, a code and a place, and the text that users read.
+//! - [`base64`]: decoded as by Python, which skips what it does not know.
 //! - [`json`], [`dtype`], [`stored_type`]: JSON as Python writes it, the types of elements, and their names and fill
 //!   values in the metadata of Zarr, [version 2] and [version 3]. In: a document. Out: a type, or an error that names it.
 //! - [`memory`]: blocks, arenas and leases of host memory, and how the readers of a process share it.
@@ -26,6 +27,7 @@
 //! [version 2]: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
 //! [version 3]: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 
+pub mod base64;
 pub mod digest;
 pub mod dtype;
 pub mod error;

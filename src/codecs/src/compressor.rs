@@ -6,7 +6,8 @@
 use super::chain::{Chain, OnGpu, Side, Size, Step};
 use super::lzma::Lzma;
 use super::single_stream::{IncrementalDecoder, Progress};
-use super::{Compression, base64, blosc, damaged, deflate, wrong_size};
+use super::{Compression, blosc, damaged, deflate, wrong_size};
+use dali_zarr_base::base64;
 use dali_zarr_base::error::{Error, Result};
 
 /// A compressor as a step of a chain.
@@ -46,7 +47,7 @@ impl Step for Compressor {
         match self {
             Self::Common(compression) => return compression.decode(encoded, out),
             Self::Base64 => {
-                let found = base64::decode(encoded, out).map_err(|e| damaged(self.name(), encoded.len(), e))?;
+                let found = base64::decode_to(encoded, out).map_err(|e| damaged(self.name(), encoded.len(), e))?;
                 return if found == expected { Ok(()) } else { Err(wrong_size(expected, found)) };
             }
             Self::Bz2 | Self::Lzma(_) => {}
@@ -68,7 +69,7 @@ impl Step for Compressor {
             Self::Base64 => {
                 let mut decoded = vec![0; (encoded.len() / 4 * 3 + 3).min(limit)];
                 let found =
-                    base64::decode(encoded, &mut decoded).map_err(|e| damaged(self.name(), encoded.len(), e))?;
+                    base64::decode_to(encoded, &mut decoded).map_err(|e| damaged(self.name(), encoded.len(), e))?;
                 if found > limit {
                     return Err(too_large(limit, found));
                 }

@@ -8,7 +8,7 @@
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them. Their specifications are RFC 1950 to 1952 (`deflate/`), RFC
 //!   8878 (`zstd/`), and those of LZ4 and Blosc 1, which the heads name.
-//! - Other compressors are in `compressor.rs`, `lzma.rs` and `base64.rs`, filters and checksums in `filters/`.
+//! - Other compressors are in `compressor.rs` and `lzma.rs`, filters and checksums in `filters/`.
 //! - Codecs that only zarrs has are steps too ([`zarrs_codec`]). One codec of ours is known to zarrs, for shards that
 //!   zarrs decodes (`zarrs_lz4.rs`).
 //!
@@ -34,7 +34,6 @@
 
 #![deny(unsafe_code)]
 
-mod base64;
 pub mod bits;
 mod blosc;
 mod chain;
@@ -56,7 +55,6 @@ mod zarrs_codec;
 mod zarrs_lz4;
 pub mod zstd;
 
-pub use base64::decode as decode_base64;
 pub use chain::Chain;
 pub use codec_list::CodecList;
 pub use metadata::V2Codecs;

@@ -14,10 +14,11 @@ use super::chunks::key_encoding;
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
 use super::sharding::{self, Sharding};
+use dali_zarr_base::base64;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Code, Error, Result};
 use dali_zarr_base::json::shown;
-use dali_zarr_codecs::{ChunkFormat, CodecList, V2Codecs, decode_base64};
+use dali_zarr_codecs::{ChunkFormat, CodecList, V2Codecs};
 
 /// Limit on the bytes of all elements of an array, and of a decoded chunk.
 pub const MAX_TEXT: usize = 512 << 20;
@@ -161,12 +162,7 @@ impl TextType {
                 shown(value)
             ))
         };
-        let base64 = |text: &str| {
-            let mut bytes = vec![0; text.len() / 4 * 3 + 3];
-            let found = decode_base64(text.as_bytes(), &mut bytes).map_err(|_| wrong())?;
-            bytes.truncate(found);
-            Ok(bytes)
-        };
+        let base64 = |text: &str| base64::decode(text.as_bytes()).map_err(|_| wrong());
         Ok(Some(match (self, value) {
             (_, Value::Null) => return Ok(None),
             (Self::Fixed(chars), Value::String(text)) => {

@@ -7,8 +7,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
@@ -17,6 +15,7 @@ use super::generator::{Templates, generate};
 use super::index::Index;
 use super::template::{Budget, Template, has_expressions};
 use super::url::Resolver;
+use dali_zarr_base::base64;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::json::quote_bare_tokens;
 
@@ -82,12 +81,7 @@ pub(super) fn inline(value: &[u8]) -> Result<Cow<'_, [u8]>> {
     let Some(encoded) = value.strip_prefix(BASE64) else { return Ok(Cow::Borrowed(value)) };
     let wrong =
         || Error::damaged("expected base64 after base64:, but found something else; the references are damaged");
-    let decoded = STANDARD.decode(encoded).or_else(|_| {
-        // As in Python, characters outside of the alphabet are skipped, such as ends of lines.
-        let of_alphabet = |b: &&u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=');
-        STANDARD.decode(encoded.iter().filter(of_alphabet).copied().collect::<Vec<_>>())
-    });
-    decoded.map(Cow::Owned).map_err(|_| wrong())
+    base64::decode(encoded).map(Cow::Owned).map_err(|_| wrong())
 }
 
 struct Builder {

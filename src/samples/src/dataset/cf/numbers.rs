@@ -4,11 +4,11 @@
 use serde_json::{Map, Value};
 
 use super::refused;
+use dali_zarr_base::base64;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::json::{bare_float, shown};
 use dali_zarr_base::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
-use dali_zarr_codecs::decode_base64;
 
 /// Limit on values that mean missing. A longer list is a mistake or an attack.
 const MAX_MISSING: usize = 4096;
@@ -120,12 +120,10 @@ pub(super) fn encoded_fill(value: &Value, stored: Stored) -> Result<Option<Numbe
         return Err(wrong("no such attribute"));
     }
     if stored.dtype.is_float() {
-        let mut bytes = [0; 8];
-        let read = value.as_str().map(|text| decode_base64(text.as_bytes(), &mut bytes));
-        return match read {
-            Some(Ok(8)) => Ok(Some(Number::Float(f64::from_le_bytes(bytes)))),
-            _ => Err(wrong("a float64 in base64")),
-        };
+        let bytes = value.as_str().and_then(|text| base64::decode(text.as_bytes()).ok());
+        let bytes =
+            bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok()).ok_or_else(|| wrong("a float64 in base64"))?;
+        return Ok(Some(Number::Float(f64::from_le_bytes(bytes))));
     }
     if stored.dtype == DType::Bool {
         return match value {
