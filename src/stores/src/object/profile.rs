@@ -1,9 +1,9 @@
 //! Credentials of a profile in AWS's shared files. The crate object_store doesn't read them.
 
-use std::collections::HashMap;
 use std::io::Read;
 use std::path::PathBuf;
 
+use configparser::ini::Ini;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
 
 use super::options::is_true;
@@ -27,23 +27,35 @@ pub(super) fn apply(builder: AmazonS3Builder) -> Result<AmazonS3Builder> {
         Some(text)
     };
     let files = Files {
-        credentials: file("AWS_SHARED_CREDENTIALS_FILE", "credentials").unwrap_or_default(),
-        config: file("AWS_CONFIG_FILE", "config").unwrap_or_default(),
+        credentials: parsed(&file("AWS_SHARED_CREDENTIALS_FILE", "credentials").unwrap_or_default(), "credentials")?,
+        config: parsed(&file("AWS_CONFIG_FILE", "config").unwrap_or_default(), "config")?,
     };
     with_files(builder, env("AWS_PROFILE").as_deref(), &files)
 }
 
 struct Files {
-    credentials: String,
-    config: String,
+    credentials: Ini,
+    config: Ini,
+}
+
+/// Parses AWS's shared file `name`. As botocore reads it: a `#` within a line belongs to the value, and indented lines
+/// to the value before.
+fn parsed(text: &str, name: &str) -> Result<Ini> {
+    let mut ini = Ini::new_cs();
+    ini.set_inline_comment_symbols(Some(&[]));
+    ini.set_multiline(true);
+    ini.read(text.to_owned()).map_err(|e| {
+        Error::value(format!(
+            "expected AWS's shared {name} file to have [sections] and lines key=value, but found another: {e}"
+        ))
+    })?;
+    Ok(ini)
 }
 
 fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) -> Result<AmazonS3Builder> {
     let name = named.unwrap_or("default");
-    let own = section(&files.credentials, name).unwrap_or_default();
     let header = if name == "default" { name.to_owned() } else { format!("profile {name}") };
-    let shared = section(&files.config, &header).unwrap_or_default();
-    let value = |key: &str| own.get(key).or_else(|| shared.get(key)).copied();
+    let value = |key: &str| files.credentials.get(name, key).or_else(|| files.config.get(&header, key));
     let set = |builder: &AmazonS3Builder, key: Key| builder.get_config_value(&key).is_some();
     if let Some(region) = value("region")
         && !set(&builder, Key::Region)
@@ -78,27 +90,15 @@ fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) 
     }
 }
 
-/// Returns the values of section `name` of an INI file; `None` if there is no such section.
-fn section<'a>(text: &'a str, name: &str) -> Option<HashMap<&'a str, &'a str>> {
-    let mut lines = text.lines().map(str::trim);
-    lines.find(|line| {
-        line.strip_prefix('[').and_then(|l| l.split(']').next()).is_some_and(|found| found.trim() == name)
-    })?;
-    let values = lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.starts_with(['#', ';']));
-    Some(values.filter_map(|line| line.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn files() -> Files {
-        Files {
-            credentials: "[default]\naws_access_key_id = A\naws_secret_access_key=B\n; note\n\n[lab]\n\
-                          aws_access_key_id = C\naws_secret_access_key = D\naws_session_token = E=\n[sso]\n"
-                .into(),
-            config: "[profile lab]\nregion = eu-north-1\nendpoint_url = https://s3.lab\n".into(),
-        }
+        let credentials = "[default]\naws_access_key_id = A\naws_secret_access_key=B\n; note\n\n[lab]\n\
+                           aws_access_key_id = C\naws_secret_access_key = D\naws_session_token = E=\n[sso]\n";
+        let config = "[profile lab]\nregion = eu-north-1\nendpoint_url = https://s3.lab\n";
+        Files { credentials: parsed(credentials, "credentials").unwrap(), config: parsed(config, "config").unwrap() }
     }
 
     fn found(builder: &AmazonS3Builder) -> [Option<String>; 4] {
@@ -121,5 +121,22 @@ mod tests {
             some("X"),
             "the environment is first"
         );
+    }
+
+    /// What Python's `configparser` finds, with which botocore reads the files.
+    #[test]
+    fn unusual_files() {
+        let found = |text: &str, key: &str| parsed(text, "config").unwrap().get("default", key);
+        let some = |s: &str| Some(s.to_owned());
+        assert_eq!(found("[default]\nregion = a#b;c\n", "region"), some("a#b;c"));
+        assert_eq!(found("[ default ]\r\n  region: a = b\r\n  # x\r\n\r\n  output\n", "region"), some("a = b"));
+        // A group of other services' values.
+        let nested = "[default]\ns3 =\n  endpoint_url = x\n\nregion = r\n[other]\nregion = s\n[default]\noutput = t";
+        assert_eq!(["endpoint_url", "region", "output"].map(|key| found(nested, key)), [None, some("r"), some("t")]);
+        assert_eq!(found("", "region"), None);
+        for wrong in ["[default\nregion = x", "[default]\n = x"] {
+            let error = parsed(wrong, "config").unwrap_err();
+            assert!(error.message().contains("shared config file") && error.message().contains("line "), "{error}");
+        }
     }
 }
