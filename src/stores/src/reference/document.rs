@@ -5,15 +5,17 @@
 //! tree of values, which would take many times its memory.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
+use minijinja::Value;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
-use super::generator::{Templates, generate};
+use super::generator::{generate, names};
 use super::index::Index;
-use super::template::{Budget, Template, has_expressions};
+use super::template::{Budget, Names, Template, has_expressions};
 use super::url::Resolver;
 use dali_zarr_base::base64;
 use dali_zarr_base::error::{Error, Result};
@@ -52,12 +54,13 @@ fn parse_within(bytes: &[u8], resolver: Resolver, budget: Budget) -> Result<Inde
         }
         Ok(())
     })?;
-    let mut builder =
-        Builder { index: Index::default(), templates: Templates::default(), budget, resolver, last: None };
+    let mut builder = Builder { index: Index::default(), names: None, budget, resolver, last: None };
     match version.map(RawValue::get) {
         None => members(text, |key, value| builder.add(key, value))?,
         Some("1") => {
-            builder.templates = Templates::new(templates.map(|t| part("templates", t)).transpose()?.as_ref())?;
+            let templates = templates.map(|t| part("templates", t)).transpose()?;
+            let templates = templates.filter(|t| t.as_object().is_none_or(|t| !t.is_empty()));
+            builder.names = templates.map(|templates| names(&templates)).transpose()?;
             if let Some(refs) = refs {
                 members(refs.get(), |key, value| builder.add(key, value))?;
             }
@@ -86,7 +89,8 @@ pub(super) fn inline(value: &[u8]) -> Result<Cow<'_, [u8]>> {
 
 struct Builder {
     index: Index,
-    templates: Templates,
+    /// The templates; `None` if there are none. Then URLs are taken literally.
+    names: Option<Names>,
     budget: Budget,
     resolver: Resolver,
     /// The URL of the last reference, as the document has it, and its number.
@@ -131,10 +135,10 @@ impl Builder {
         let number = match &self.last {
             Some((last, number)) if *last == url => *number,
             _ => {
-                let rendered = if template && !self.templates.is_empty() && has_expressions(&url) {
-                    Cow::Owned(Template::parse(&url)?.render(&self.templates, &mut self.budget)?)
-                } else {
-                    Cow::Borrowed(&*url)
+                let names = self.names.as_ref().filter(|_| template && has_expressions(&url));
+                let rendered = match names {
+                    Some(names) => Cow::Owned(Template::parse(&url, names)?.render(Value::from(()), &mut self.budget)?),
+                    None => Cow::Borrowed(&*url),
                 };
                 let number = self.index.targets().url(&self.resolver.resolve(&rendered)?)?;
                 self.last = Some((url, number));
@@ -146,12 +150,13 @@ impl Builder {
     }
 
     fn generate(&mut self, generators: &Json) -> Result<()> {
-        let templates = std::mem::take(&mut self.templates);
+        let names = match self.names.take() {
+            Some(names) => names,
+            None => Names::new(BTreeMap::new())?,
+        };
         let mut budget = std::mem::replace(&mut self.budget, Budget::new(0));
         self.last = None;
-        generate(generators, &templates, &mut budget, |key, url, range| {
-            self.add_file(key, url.to_owned(), range, false)
-        })
+        generate(generators, &names, &mut budget, |key, url, range| self.add_file(key, url.to_owned(), range, false))
     }
 }
 
@@ -328,7 +333,7 @@ mod tests {
             (r#"{"a": "base64:AAA"}"#, "expected base64"),
             (r#"{"a": "\ud800"}"#, "expected a reference"),
             (&deep, "expected a reference"),
-            (cycle, "but found \"g\""),
+            (cycle, "g is unknown"),
             (r#"{"version": 1, "templates": {"u": "x"}, "refs": {"a": ["{{v}}"]}}"#, "key \"a\": expected the name"),
             (&generator(r#""key": "k", "url": "u""#), "gen 0: expected an object \"dimensions\""),
             (&generator(r#""url": "u", "dimensions": {}"#), "a member \"key\""),
@@ -369,7 +374,7 @@ mod tests {
                 "dimensions": {{"i": {{"stop": 16777216}}}}}}]}}"#,
             "x".repeat(60_000)
         );
-        let error = parse_within(text.as_bytes(), Resolver::at("/"), Budget::new(1 << 24)).unwrap_err();
+        let error = parse_within(text.as_bytes(), Resolver::at("/"), Budget::new(1 << 20)).unwrap_err();
         assert!(error.message().contains("less text"), "{error}");
     }
 }

@@ -1,63 +1,28 @@
 //! Generators of version 1: they make references from expressions, one for each combination of the values of some
 //! dimensions.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
+use minijinja::Value;
 use serde_json::Value as Json;
 
-use super::template::{Budget, Named, Names, Template, Value};
+use super::template::{Budget, Names, Template};
 use dali_zarr_base::error::{Error, Result};
 
 /// Most references that all generators of a document may make.
 const MAX_MADE: u64 = 1 << 24;
 
-/// The templates of a document: text, and functions that make text from arguments.
-#[derive(Debug, Default)]
-pub(super) struct Templates(HashMap<String, Text>);
-
-#[derive(Debug)]
-enum Text {
-    Plain(Value),
-    Function(Template),
-}
-
-impl Templates {
-    /// Reads the document's member `templates`; without it there are none.
-    ///
-    /// # Errors
-    /// If it isn't an object of text, or a template can't be read.
-    pub fn new(templates: Option<&Json>) -> Result<Self> {
-        let none = serde_json::Map::new();
-        let templates = match templates {
-            None => &none,
-            Some(templates) => templates.as_object().ok_or_else(|| wrong("templates to be an object"))?,
-        };
-        let text = |(name, text): (&String, &Json)| {
-            let text = text.as_str().ok_or_else(|| wrong("templates to be text"))?;
-            // Text without expressions stands for itself. With expressions it is a function and waits for arguments.
-            let text = if super::template::has_expressions(text) {
-                Text::Function(Template::parse(text)?)
-            } else {
-                Text::Plain(Value::Text(text.to_owned()))
-            };
-            Ok((name.clone(), text))
-        };
-        templates.iter().map(text).collect::<Result<_>>().map(Self)
-    }
-
-    /// Whether there are no templates. Then URLs are taken literally.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Names for Templates {
-    fn named(&self, name: &str) -> Option<Named<'_>> {
-        self.0.get(name).map(|text| match text {
-            Text::Plain(value) => Named::Value(value),
-            Text::Function(template) => Named::Function(template),
-        })
-    }
+/// Reads the member `templates` of a document.
+///
+/// # Errors
+/// If it isn't an object of text, or a template can't be read.
+pub(super) fn names(templates: &Json) -> Result<Names> {
+    let templates = templates.as_object().ok_or_else(|| wrong("templates to be an object"))?;
+    let text = |(name, text): (&String, &Json)| {
+        let text = text.as_str().ok_or_else(|| wrong("templates to be text"))?;
+        Ok((name.clone(), text.to_owned()))
+    };
+    Names::new(templates.iter().map(text).collect::<Result<_>>()?)
 }
 
 /// The values of one dimension.
@@ -72,8 +37,8 @@ impl Dimension {
         let wrong = || wrong(expected);
         if let Some(list) = json.as_array() {
             let value = |json: &Json| match json {
-                Json::String(text) => Ok(Value::Text(text.clone())),
-                other => other.as_i64().map(|n| Value::Int(n.into())).ok_or_else(wrong),
+                Json::String(text) => Ok(Value::from(text.as_str())),
+                other => other.as_i64().map(Value::from).ok_or_else(wrong),
             };
             return Ok(Self::List(list.iter().map(value).collect::<Result<_>>()?));
         }
@@ -104,20 +69,8 @@ impl Dimension {
     fn value(&self, i: u64) -> Value {
         match self {
             Self::List(list) => list[i as usize].clone(),
-            Self::Range { start, step, .. } => Value::Int(i128::from(*start) + i128::from(*step) * i128::from(i)),
+            Self::Range { start, step, .. } => Value::from(i128::from(*start) + i128::from(*step) * i128::from(i)),
         }
-    }
-}
-
-/// One value of each dimension. They hide templates of the same names.
-struct Point<'a> {
-    values: Vec<(String, Value)>,
-    templates: &'a Templates,
-}
-
-impl Names for Point<'_> {
-    fn named(&self, name: &str) -> Option<Named<'_>> {
-        self.values.named(name).or_else(|| self.templates.named(name))
     }
 }
 
@@ -128,30 +81,30 @@ impl Names for Point<'_> {
 /// If it can't be read, or makes too much.
 pub(super) fn generate(
     generators: &Json,
-    templates: &Templates,
+    names: &Names,
     budget: &mut Budget,
     mut add: impl FnMut(&str, &str, Option<(u64, u64)>) -> Result<()>,
 ) -> Result<()> {
     let mut made = 0u64;
     let generators = generators.as_array().ok_or_else(|| wrong("gen to be a list"))?;
     for (number, generator) in generators.iter().enumerate() {
-        one(generator, templates, budget, &mut made, &mut add).map_err(|e| e.within(format!("gen {number}")))?;
+        one(generator, names, budget, &mut made, &mut add).map_err(|e| e.within(format!("gen {number}")))?;
     }
     Ok(())
 }
 
 fn one(
     generator: &Json,
-    templates: &Templates,
+    names: &Names,
     budget: &mut Budget,
     made: &mut u64,
     add: &mut impl FnMut(&str, &str, Option<(u64, u64)>) -> Result<()>,
 ) -> Result<()> {
     let template = |name: &str| match generator.get(name) {
         None => Ok(None),
-        Some(Json::String(text)) => Template::parse(text).map(Some).map_err(|e| e.within(name)),
+        Some(Json::String(text)) => Template::parse(text, names).map(Some).map_err(|e| e.within(name)),
         // As Jinja would render it.
-        Some(Json::Number(n)) => Template::parse(&n.to_string()).map(Some),
+        Some(Json::Number(n)) => Template::parse(&n.to_string(), names).map(Some),
         Some(_) => Err(wrong(&format!("{name} to be text"))),
     };
     let needed = |name| template(name)?.ok_or_else(|| wrong(&format!("a member {name:?}")));
@@ -172,17 +125,19 @@ fn one(
             "expected generators to make at most {MAX_MADE} references, but found more; write Parquet references"
         ))
     })?;
-    let values = dimensions.iter().map(|(name, _)| (name.clone(), Value::Int(0))).collect();
-    let mut point = Point { values, templates };
     for i in 0..count.unwrap_or(0) {
         // The last dimension moves fastest.
         let mut rest = i;
-        for (at, (_, dimension)) in dimensions.iter().enumerate().rev() {
-            point.values[at].1 = dimension.value(rest % dimension.len());
+        let value = |(name, dimension): &(String, Dimension)| {
+            let value = dimension.value(rest % dimension.len());
             rest /= dimension.len();
-        }
+            (name.clone(), value)
+        };
+        // They hide templates of the same names.
+        budget.take(dimensions.len() as u64)?;
+        let values = Value::from(dimensions.iter().rev().map(value).collect::<BTreeMap<_, _>>());
         let mut number = |template: &Template| {
-            let text = template.render(&point, budget)?;
+            let text = template.render(values.clone(), budget)?;
             let found = || Error::runtime(format!("expected a number of bytes, but found {text:?}"));
             text.trim().parse::<u64>().map_err(|_| found())
         };
@@ -190,7 +145,7 @@ fn one(
             Some((offset, length)) => Some((number(offset)?, number(length)?)),
             None => None,
         };
-        add(&key.render(&point, budget)?, &url.render(&point, budget)?, range)?;
+        add(&key.render(values.clone(), budget)?, &url.render(values.clone(), budget)?, range)?;
     }
     Ok(())
 }
