@@ -149,6 +149,15 @@ int32_t dali_zarr_table_keep(const void *data, size_t rows, size_t columns, int3
 /* Releases a table. Does nothing if there is no table of this name. */
 int32_t dali_zarr_table_release(const char *name);
 
+/* Keeps credentials of remote stores, which arguments can't have: `json` is an object of secret options of the crate
+ * object_store, such as "aws_access_key_id", "aws_secret_access_key" and "aws_session_token". `*name` is the value of the
+ * entry "_credentials" of "storage_options", in this process only. All remote stores of a reader use those that their
+ * kind knows, and none of the environment's. The text is valid until the next call on this thread that returns a text. */
+int32_t dali_zarr_credentials_keep(const char *json, const char **name);
+
+/* Releases credentials. Does nothing if there are none of this name. Readers that are open keep theirs. */
+int32_t dali_zarr_credentials_release(const char *name);
+
 /* Makes a name for the key "_opening" of `spec`, in this process only. The first reader or explanation with it keeps which
  * samples it found. All later ones with the same name and arguments have these samples, although the stores have grown
  * since: arrays may be longer, and repositories have later snapshots. If an array is shorter, opening fails. Chunks are

@@ -4,11 +4,13 @@ from .calls import (
     all_stats,
     arrays,
     explain,
+    keep_credentials,
     keep_log,
     keep_opening,
     keep_table,
     operator_error,
     pick_labels,
+    release_credentials,
     release_opening,
     release_table,
     set_log_level,
@@ -35,7 +37,7 @@ from .waits import (
 
 __all__ = [
     "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "find", "has_run", "interrupt",
-    "interruptible", "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels", "push",
-    "raise_raised", "release_opening", "release_table", "set_log_level", "set_nvcomp_dirs", "take_described", "take_log",
-    "wait_log", "wait_run", "watch_signals",
+    "interruptible", "keep_credentials", "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels",
+    "push", "raise_raised", "release_credentials", "release_opening", "release_table", "set_log_level", "set_nvcomp_dirs",
+    "take_described", "take_log", "wait_log", "wait_run", "watch_signals",
 ]

@@ -93,6 +93,22 @@ def release_table(name: str) -> None:
     check(loaded().dali_zarr_table_release(name.encode()))
 
 
+def keep_credentials(options: dict[str, str]) -> str:
+    """Has the library keep secret options of remote stores. Returns the name that arguments use for them.
+
+    Raises:
+        ValueError: There are none, or one isn't a secret option.
+    """
+    name = ctypes.c_char_p()
+    check(loaded().dali_zarr_credentials_keep(json.dumps(options).encode(), ctypes.byref(name)))
+    return (name.value or b"").decode()
+
+
+def release_credentials(name: str) -> None:
+    """Has the library forget credentials."""
+    check(loaded().dali_zarr_credentials_release(name.encode()))
+
+
 def keep_opening() -> str:
     """Has the library make a name, under which it keeps the first opening with it. Returns the name."""
     name = ctypes.c_char_p()

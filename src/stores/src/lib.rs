@@ -58,7 +58,7 @@ pub use icechunk::Repository;
 pub use icechunk::{DIRECTORY_OPTION, VIRTUAL_CHUNKS_OPTION};
 pub use local::O_DIRECT_BYTES_PER_THREAD;
 pub use local::{LocalStore, ReadFiles};
-pub use object::RemoteStore;
+pub use object::{RemoteStore, credentials};
 pub use open::has_remote_places;
 pub use open::{is_remote, open, references, repository};
 pub use reference::References;

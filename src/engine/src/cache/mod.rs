@@ -377,7 +377,7 @@ impl Cache {
 
 /// Returns the settings that identify a store besides its URL: options, and servers and accounts in the environment.
 fn access(spec: &Spec) -> Vec<(String, String)> {
-    let ours = ["max_retries", "retry_timeout", "hedge", "timeout"];
+    let ours = ["max_retries", "retry_timeout", "hedge", "timeout", dali_zarr_stores::credentials::OPTION];
     let options = spec.source.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
     let mut all: Vec<_> = options.filter(|(name, _)| !ours.contains(&name.as_str())).collect();
     all.extend(std::env::vars_os().filter_map(|(name, value)| {

@@ -63,6 +63,8 @@ pub use dali_zarr_samples::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use dali_zarr_samples::dataset::Dataset;
 use dali_zarr_samples::geometry::Rows;
 use dali_zarr_samples::spec::{Device, Spec};
+#[doc(no_inline)]
+pub use dali_zarr_stores::credentials;
 use needs::{gds_buffer, rules};
 use opening::UnstartedReader;
 use planning::plan_batches;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::table::kept::{self, AnyTable};
 use dali_zarr_base::table::{Element, Table};
+use dali_zarr_engine::reader::credentials;
 use dali_zarr_engine::reader::openings;
 
 use super::{call, deref, details, keep_error, keep_text, null, put, text};
@@ -104,6 +105,33 @@ pub unsafe extern "C" fn dali_zarr_table_release(name: *const c_char) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         kept::release(unsafe { text(name, "name") }?);
+        Ok(())
+    })
+}
+
+/// Keeps credentials of remote stores.
+///
+/// # Safety
+/// `json` is a string, and `name` is valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_credentials_keep(json: *const c_char, name: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let kept = credentials::keep(unsafe { text(json, "json") }?)?;
+        // SAFETY: as above.
+        unsafe { put(name, keep_text(&kept), "name") }
+    })
+}
+
+/// Forgets credentials.
+///
+/// # Safety
+/// `name` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_credentials_release(name: *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        credentials::release(unsafe { text(name, "name") }?);
         Ok(())
     })
 }

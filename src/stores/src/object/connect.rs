@@ -15,7 +15,7 @@ use url::Url;
 
 use super::client::Connector;
 use super::names::ObjectName;
-use super::options::{OF_CLIENTS, OWN, is_azure};
+use super::options::{OF_CLIENTS, OWN, is_azure, is_secret};
 use super::{profile, validate};
 use crate::percent::percent_decoded;
 use dali_zarr_base::error::{Error, Result, Site};
@@ -37,6 +37,8 @@ fn no_retries() -> RetryConfig {
 }
 
 /// Opens the store at `location`; nothing is sent yet.
+///
+/// `options` may have kept credentials. Then the environment's credentials don't count.
 ///
 /// # Errors
 /// [`Error::value`] for unknown URLs and options, and for wrong values.
@@ -68,9 +70,15 @@ pub(super) fn connect(
         let store = Arc::new(store);
         Connected { store: Arc::clone(&store) as _, prefix, suffixes, lists: Some(store) }
     }
+    let has_credentials = options.iter().any(|(name, _)| is_secret(name));
     match url.scheme() {
         "s3" => {
-            let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
+            let mut builder = if has_credentials {
+                without_credentials("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)
+            } else {
+                AmazonS3Builder::from_env()
+            };
+            builder = builder.with_url(location).with_retry(no_retries());
             for (key, value) in keyed::<AmazonS3ConfigKey>("S3", options)? {
                 builder = builder.with_config(key, value);
             }
@@ -80,14 +88,26 @@ pub(super) fn connect(
             Ok(lists(store, prefix, true))
         }
         "gs" => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
+            let mut builder = if has_credentials {
+                let new = GoogleCloudStorageBuilder::new();
+                without_credentials("GOOGLE_", new, GoogleCloudStorageBuilder::with_config)
+            } else {
+                GoogleCloudStorageBuilder::from_env()
+            };
+            builder = builder.with_url(location).with_retry(no_retries());
             for (key, value) in keyed::<GoogleConfigKey>("Google Cloud Storage", options)? {
                 builder = builder.with_config(key, value);
             }
             Ok(lists(builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?, prefix, true))
         }
         "az" | "abfs" | "abfss" => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
+            let mut builder = if has_credentials {
+                let new = MicrosoftAzureBuilder::new();
+                without_credentials("AZURE_", new, MicrosoftAzureBuilder::with_config)
+            } else {
+                MicrosoftAzureBuilder::from_env()
+            };
+            builder = builder.with_url(location).with_retry(no_retries());
             for (key, value) in keyed::<AzureConfigKey>("Azure", options)? {
                 builder = builder.with_config(key, value);
             }
@@ -112,6 +132,26 @@ pub(super) fn connect(
              {scheme:?}; mount or copy the store to a local path"
         ))),
     }
+}
+
+/// Adds the settings of the environment to a builder, without those that say who asks: keys of another account would be
+/// mixed with kept ones, or be taken instead of them.
+fn without_credentials<B, K: FromStr>(prefix: &str, builder: B, with: impl Fn(B, K, String) -> B) -> B {
+    std::env::vars_os().fold(builder, |builder, (name, value)| {
+        let (Some(name), Ok(value)) = (name.to_str().filter(|name| name.starts_with(prefix)), value.into_string())
+        else {
+            return builder;
+        };
+        let lower = name.to_ascii_lowercase();
+        let who = ["skip_signature", "service_account", "application_credentials", "client_id", "role", "identity"];
+        if is_secret(&lower) || who.iter().any(|part| lower.contains(part)) {
+            return builder;
+        }
+        match lower.parse() {
+            Ok(key) => with(builder, key, value),
+            Err(_) => builder,
+        }
+    })
 }
 
 /// Parses the names of options of the crate object_store. Some options have several names.

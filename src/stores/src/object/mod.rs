@@ -7,6 +7,7 @@
 mod classify;
 mod client;
 mod connect;
+pub mod credentials;
 mod error_body;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fake;
@@ -108,7 +109,9 @@ impl RemoteStore {
         runtime: Arc<Runtime>,
         connector: Connector<impl HttpConnector>,
     ) -> Result<Self> {
-        let (OwnOptions { policy, missing }, options) = options::divide(options)?;
+        let (credentials, options) = credentials::take(location, options)?;
+        let (OwnOptions { policy, missing }, mut options) = options::divide(&options)?;
+        options.extend(credentials);
         let connected = connect::connect(location, &options, connector)?;
         Ok(Self {
             location: shown(location),

@@ -125,8 +125,8 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     parsed.ok_or_else(|| wrong(name, "a time such as \"30s\"", value))
 }
 
-/// Refuses secrets: arguments are serialised with the pipeline and appear in logs and notebooks.
-fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
+/// Whether the value of an option with this lower-case name is a secret.
+pub(super) fn is_secret(lower: &str) -> bool {
     // The paths of files with secrets, and the names of keys that servers keep, aren't secret.
     let harmless = lower.ends_with("_file")
         || lower.ends_with("_path")
@@ -134,7 +134,12 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
         || lower.contains("kms_key_id")
         || lower.contains("bucket_key");
     let secret = ["key", "secret", "token", "sas", "password", "passwd"];
-    if secret.iter().any(|s| lower.contains(s)) && !harmless {
+    secret.iter().any(|s| lower.contains(s)) && !harmless
+}
+
+/// Refuses secrets: arguments are serialised with the pipeline and appear in logs and notebooks.
+fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
+    if is_secret(lower) {
         return Err(Error::value(format!(
             "storage_options: {name} is a secret, and arguments are serialised with the pipeline; set it in the \
              environment (as AWS_SECRET_ACCESS_KEY, for example), or use a profile or a role"
