@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import _arguments, _calls, _dali
+from . import _arguments, _calls, _dali, _handles
 from ._arguments import names
 from ._hints import did_you_mean
 from ._loading import agreement
@@ -69,6 +69,7 @@ def _checked(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def checked(*positional: Any, **arguments: Any) -> None:
+        arguments = _handles.translated(arguments)
         for name in arguments.keys() - known:
             if name in names.SELECTION:
                 instead = "the dynamic mode doesn't take it; give positions with roi_start, roi_end and pick"

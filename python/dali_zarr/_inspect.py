@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack, cast, overload
 
-from . import _arguments, _native
+from . import _arguments, _handles, _native
 from ._arguments import values
 from ._arguments.types import Device, Paths, ReaderArguments
 from ._loading import epochs, labels, outputs
@@ -108,6 +108,7 @@ def explained(
     epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
         arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
+    arguments = _handles.translated(arguments)
     spec = _arguments.to_spec(arguments, _OWN) | ({} if order == "own" else {"order": order})
     labels.check_stores(spec, arguments)
     device = "gpu" if device == "cuda" or device.startswith("cuda:") else device

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from . import _arguments, _dali
+from . import _arguments, _dali, _handles
 from ._arguments.types import Device, Paths, ReaderArguments
 from ._loading import labels
 
@@ -37,8 +37,9 @@ def zarr_reader(
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
-            ``http``, ``https``) of one; or a list of them, joined along the first of `dims`. It may be left out if every one of
-            `arrays` has a location of its own.
+            ``http``, ``https``, ``hf``) of one; or a list of them, joined along the first of `dims`. It may be left out if every
+            one of `arrays` has a location of its own. Also a store, group or array of zarr-python, a store of obstore, a
+            repository or session of Icechunk, a mapper of fsspec, or a lazily opened dataset of xarray.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. A URL, an absolute path, or
             one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
@@ -170,6 +171,8 @@ def zarr_reader(
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
     if path is not None:
         given["path"] = path
+    given = _handles.translated(given)
+    path = given.get("path")
     arrays: Any = given.get("arrays")
     by_output = cast("dict[str, Any]", arrays) if isinstance(arrays, dict) else None
     named = _arguments.values.items(arrays or []) if by_output is None else list(by_output.values())

@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from . import _arguments, _dali
-from ._arguments import names, tables
+from . import _arguments, _dali, _handles
+from ._arguments import names, tables, values
 from ._loading import agreement
 
 
@@ -16,6 +16,7 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
 
     @functools.wraps(function)
     def wrapper(*positional: Any, **arguments: Any) -> Any:
+        arguments = _handles.translated(arguments)
         if check_names:
             names.check(arguments)
             agreement.compare_operators(arguments)
@@ -47,9 +48,10 @@ def _with_selection(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hold(arguments: dict[str, Any], *results: Any) -> None:
-    """Keeps the tables in an operator's arguments alive: the object that stands for the operator holds them. DALI keeps
-    only their names as text, and builds the operator later."""
-    kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
+    """Keeps the tables and credentials in an operator's arguments alive: the object that stands for the operator holds
+    them. DALI keeps only their names as text, and builds the operator later."""
+    options = values.items(arguments.get("storage_options") or [])
+    kept = [value for value in [*arguments.values(), *options] if isinstance(value, tables.Kept)]
     for result in results if kept else ():
         # For a DataNode, the operator that it comes from, which its pipeline keeps. Other objects are operators
         # themselves.

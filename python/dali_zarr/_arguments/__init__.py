@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from .. import _native
+from .. import _handles, _native
 from .._selection import align, select
 from .._selection.axes import ALIGN, ORIGINS, REGIONS
 from .._statistics import files as statistics_files
@@ -59,6 +59,7 @@ def to_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, 
 def to_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments on which dimensions and coordinates depend, in the operator's form."""
     given = ("path", "arrays", "storage_options", "dims")
+    arguments = _handles.translated(arguments)
     return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})
 
 
@@ -76,7 +77,7 @@ def _plain(value: Any) -> Any:
 def anchored(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments that :func:`resolved` accepts, with absolute paths and with tables that the library holds. Later they
     mean the same, whatever the current directory is then."""
-    found = dict(arguments)
+    found = _handles.translated(arguments)
     if found.get("path") is not None:
         found["path"] = values.path(found["path"])
     if isinstance(found.get("cache_dir"), str | bytes | os.PathLike):
@@ -100,6 +101,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     kept = ("dtype", "align", *tables.NAMES, *select.NAMES)
+    arguments = _handles.translated(arguments)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
     if found.get("path", ()) is None:
         del found["path"]

@@ -9,6 +9,8 @@ from typing import Any, cast
 _LISTS = ("snapshot_id", "virtual_chunks", "missing_status")
 # A hidden option of the engine's.
 _DIRECTORY = "_directory"
+# Another one: the name of credentials that the library keeps.
+CREDENTIALS = "_credentials"
 _SECRETS = "secrets aren't arguments: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) in the environment"
 # fsspec's names, and those that s3fs, gcsfs and adlfs add.
 _FSSPEC = {
@@ -65,7 +67,8 @@ def with_directory(options: Any) -> list[str]:
     """Adds the current directory, if there is a place for virtual chunks: relative paths in references are relative to
     the directory that was current when the reader was made."""
     listed = cast("list[Any] | tuple[Any, ...]", options) if isinstance(options, list | tuple) else [options]
-    found = [str(option) for option in listed]
+    # The name of kept credentials keeps them alive, so it isn't copied.
+    found = [option if isinstance(option, str) else str(option) for option in listed]
     given = {option.partition("=")[0].strip() for option in found}
     if "virtual_chunks" in given and _DIRECTORY not in given:
         with contextlib.suppress(OSError, UnicodeEncodeError):
@@ -80,7 +83,7 @@ def by_name(options: Iterable[str]) -> dict[str, str]:
     out, since the operator itself refuses them, and so are options that only the engine has."""
     entries = (option.partition("=") for option in options)
     found = {name.strip(): value for name, equals, value in entries if equals}
-    return {name: value for name, value in found.items() if name not in (_DIRECTORY, "missing_status")}
+    return {name: value for name, value in found.items() if name not in (_DIRECTORY, CREDENTIALS, "missing_status")}
 
 
 def _option(name: Any, value: Any) -> str:

@@ -8,6 +8,33 @@ from typing import Any, cast
 
 from . import names
 
+# The scheme of Hugging Face's hub, and its kinds of repositories. Models have none.
+_HUB = "hf://"
+_KINDS = ("datasets", "spaces", "buckets")
+
+
+def _of_hub(location: str) -> str:
+    """Returns the URL of the files of ``hf://datasets/ORG/NAME[@REVISION]/PATH`` and the like, by which anyone can read what
+    is public.
+
+    Raises:
+        ValueError: It names no repository, or a revision that such a URL can't have.
+    """
+    kind, *rest = location[len(_HUB) :].split("/")
+    if kind not in _KINDS:
+        kind, rest = "", [kind, *rest]
+    if len(rest) < 2 or not all(rest[:2]):
+        raise ValueError(
+            f"zarr_reader: path: expected hf://datasets/ORG/NAME/PATH or hf://buckets/ORG/NAME/PATH, but found {shown(location)}"
+        )
+    owner, (name, at, revision), path = rest[0], rest[1].partition("@"), rest[2:]
+    if at and (kind == "buckets" or revision in ("", "refs") or "%2f" in revision.lower()):
+        instead = "buckets have no revisions" if kind == "buckets" else "give the name of a branch or a tag, or a commit's hash"
+        raise ValueError(f"zarr_reader: path: {shown(location)}: expected another revision than {revision!r}; {instead}")
+    server = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    place = [*([kind] if kind else []), owner, name, "resolve", *([] if kind == "buckets" else [revision or "main"]), *path]
+    return "/".join([server, *place]).rstrip("/")
+
 
 def absolute(location: str) -> str:
     """Returns the absolute path that a location means now: the current directory may be another one when stores are
@@ -16,6 +43,8 @@ def absolute(location: str) -> str:
     for prefix in ("reference://", "reference::"):
         if location.lower().startswith(prefix):
             return location[: len(prefix)] + absolute(location[len(prefix) :])
+    if location.lower().startswith(_HUB):
+        return _of_hub(location)
     is_link = re.match("[A-Za-z0-9]*::", location) and not os.path.exists(location)
     if not location or location.startswith("/") or "://" in location or is_link:
         return location

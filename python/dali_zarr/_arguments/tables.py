@@ -23,8 +23,8 @@ OPENING = "_opening"
 
 
 class Kept(str):
-    """The name of something that the library holds, as long as this name is alive or a reader uses it: a copy of a table, or what
-    a reader found when it was opened first.
+    """The name of something that the library holds, as long as this name is alive or a reader uses it: a copy of a table,
+    credentials, or what a reader found when it was opened first.
 
     DALI's operators take text, and are built later than they are called, so whatever stands for the operator until then holds
     the name (:mod:`.._wrap`)."""
@@ -34,13 +34,18 @@ class Kept(str):
 
 
 def check_portable(arguments: Mapping[str, Any]) -> None:
-    """Raises TypeError if a table is in the memory of this process: another process doesn't have it."""
+    """Raises TypeError if a table or credentials are in the memory of this process: another process doesn't have them."""
     for name in NAMES & arguments.keys():
         if isinstance(arguments[name], Kept):
             raise TypeError(
                 f"dali_zarr: {name}: a loader can be pickled only with a path, but found an array in memory; write it to a file "
                 "with numpy.save, and give its path"
             )
+    if any(isinstance(option, Kept) for option in values.items(arguments.get("storage_options") or [])):
+        raise TypeError(
+            "dali_zarr: path: a loader can be pickled only without credentials, but the store that was given has some; set them in "
+            "the environment, and give the store's URL"
+        )
 
 
 def named(name: str, value: Any, in_store: bool = True) -> str | None:

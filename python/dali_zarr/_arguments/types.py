@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,60 @@ if TYPE_CHECKING:
     import torch
     from nvidia.dali.types import DALIDataType
 
+
+class _HasStore(Protocol):
+    """Groups and arrays of zarr-python, and sessions of Icechunk."""
+
+    @property
+    def store(self) -> Any: ...
+
+
+class _Lists(Protocol):
+    """Stores of zarr-python, with Icechunk's."""
+
+    @property
+    def list_prefix(self) -> Any: ...
+
+
+class _HasFiles(Protocol):
+    """Mappers of fsspec, and paths of universal_pathlib."""
+
+    @property
+    def fs(self) -> Any: ...
+
+
+class _HasPrefix(Protocol):
+    """Stores of obstore."""
+
+    @property
+    def prefix(self) -> Any: ...
+
+
+class _HasClient(Protocol):
+    """obstore's store of an HTTP server."""
+
+    @property
+    def client_options(self) -> Any: ...
+
+
+class _HasSessions(Protocol):
+    """Repositories of Icechunk."""
+
+    @property
+    def readonly_session(self) -> Any: ...
+
+
+class _HasVariables(Protocol):
+    """Datasets of xarray."""
+
+    @property
+    def data_vars(self) -> Any: ...
+
+
 Path: TypeAlias = str | os.PathLike[str]
-Paths: TypeAlias = Path | Sequence[Path]
+# What users hold, by what it has: its packages may be missing.
+Handle: TypeAlias = _HasStore | _Lists | _HasFiles | _HasPrefix | _HasClient | _HasSessions | _HasVariables
+Paths: TypeAlias = Path | Handle | Sequence[Path | Handle]
 Names: TypeAlias = str | Sequence[str]
 # For each of dims, or along the first of them.
 Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -23,7 +75,7 @@ PerDim: TypeAlias = Integers | Mapping[str, int]
 # The same as PerDim, or a dictionary of it by output.
 PerDimOfOutput: TypeAlias = PerDim | Mapping[str, Integers] | Mapping[str, Mapping[str, int]]
 # Names, or names by output.
-Arrays: TypeAlias = Names | Mapping[str, Path]
+Arrays: TypeAlias = Names | Mapping[str, Path | Handle] | Handle | Sequence[str | Handle]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
 # Numbers, by output too, or a file of statistics.
 Statistics: TypeAlias = Numbers | Path | Mapping[str, Numbers]

@@ -129,7 +129,10 @@ def path(value: Any) -> str | list[str]:
     listed = items(value)
     if isinstance(value, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in listed):
         return [paths.absolute(expanded(p)) for p in listed]
-    raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {value!r}")
+    # Dictionaries and objects may hold secrets.
+    is_plain = isinstance(value, int | float | NoneType)
+    shown = repr(cast("object", value)) if is_plain else type(cast("object", value)).__name__
+    raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {shown}")
 
 
 def expanded(value: Any) -> str:

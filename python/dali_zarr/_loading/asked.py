@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _arguments
+from .. import _arguments, _handles
 from .._arguments import tables
 from .labels import Labels, check_stores
 
@@ -23,7 +23,7 @@ class Asked:
     """
 
     def __init__(self, path: Any, arguments: Mapping[str, Any], offsets: list[int], change: Change | None = None):
-        self._given: dict[str, Any] = {"path": path, **arguments}
+        self._given: dict[str, Any] = _handles.translated({"path": path, **arguments})
         self._offsets, self._change = offsets, change
 
     def looked_up(self) -> tuple[dict[str, Any], Labels]:

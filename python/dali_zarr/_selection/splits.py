@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _native
+from .. import _arguments, _handles, _native
 from .._arguments import segments as segments_of
 from .._arguments.types import Paths
 from .._loading import outputs
@@ -60,7 +60,7 @@ def splits(
         raise ValueError("dali_zarr: splits: expected at least one of train, validation and test")
     if by not in ("labels", "segments", "rows", None):
         raise ValueError(f"dali_zarr: splits: by: expected 'labels', 'segments' or 'rows', but found {by!r}")
-    given: dict[str, Any] = {**({} if path is None else {"path": path}), **arguments}
+    given: dict[str, Any] = _handles.translated({**({} if path is None else {"path": path}), **arguments})
     if by == "segments" or (by is None and _has_ends(given.get("breaks"))):
         found = _by_segments(given, parts)
     elif by == "rows" or (by is None and any(given.get(name) for name in RAGGED)):
