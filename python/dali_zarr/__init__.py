@@ -24,6 +24,7 @@ from ._build import DALI_VERSIONS, VERSION
 from ._failures import error_details
 from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
+from ._loading.mixture import Mixture, mix
 from ._reader import describe, zarr_reader
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
@@ -31,8 +32,8 @@ from ._statistics.accepted import TakenArguments
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSIONS", "Explanation", "__version__", "counters", "error_details", "explain", "from_xarray", "plugin_path", "splits",
-    "statistics", "stats", "zarr_reader",
+    "DALI_VERSIONS", "Explanation", "Mixture", "__version__", "counters", "error_details", "explain", "from_xarray", "mix",
+    "plugin_path", "splits", "statistics", "stats", "zarr_reader",
 ]
 __version__ = VERSION
 

@@ -25,11 +25,14 @@ class Batch(dict[str, Any]):
 
     index: torch.Tensor | None
     """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
+    loader: str | None
+    """The name of the loader in a mixture that gave the batch."""
 
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: Origin | None = None):
         super().__init__(values)
         self._origin = _origin
         self.index = None if _origin is None else _origin.index
+        self.loader = None
 
     @property
     def is_repeated(self) -> torch.Tensor:
@@ -124,7 +127,9 @@ class Batch(dict[str, Any]):
             name: value._with(change) if isinstance(value, Batch) else change(value) if isinstance(value, torch.Tensor) else value
             for name, value in self.items()
         }
-        return Batch(values, _origin=self._origin)
+        found = Batch(values, _origin=self._origin)
+        found.loader = self.loader
+        return found
 
 
 def _device_of(batch: Batch) -> torch.device | None:

@@ -22,13 +22,14 @@ import numpy.typing as npt
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._frameworks.jax_device import OnDevice, Part, check_type, hardware_id, padded
-from ._loading import outputs, pictures, ranks, samplers
+from ._loading import outputs, pictures, ranks, samplers, states
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
 from ._loading.epochs import Ending, Uneven, check_flags
 from ._loading.iteration import Iteration, check_count
 from ._loading.labels import Labels
 from ._loading.reading import Plan, Transform
+from ._loading.rollout import Rollouts
 from ._loading.stream import Stream
 from ._reader import describe
 
@@ -42,9 +43,13 @@ class Batch(dict[str, Any]):
     A batch is a pytree of its arrays. A batch that JAX makes from it, as ``jax.tree.map`` does, has no ``coords``.
     """
 
+    loader: str | None
+    """The name of the loader in a mixture that gave the batch."""
+
     def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: _Origin | None = None):
         super().__init__(values)
         self._origin = _origin
+        self.loader = None
 
     @property
     def index(self) -> npt.NDArray[np.int64]:
@@ -126,7 +131,7 @@ class _Origin:
         return np.concatenate([np.arange(part.valid) >= part.own for part in self._parts])
 
 
-class Loader:
+class Loader(Rollouts):
     """Batches of samples from a Zarr store for JAX, like :class:`dali_zarr.torch.Loader` with two differences.
     Functions that are compiled for fixed shapes need full last batches: give ``drop_last`` or ``pad_last_batch``. And
     there is ``sharding``. A loader with a sharding can't be pickled, since it has devices.
@@ -197,7 +202,8 @@ class Loader:
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
-        self._asked = Asked(path, arguments, flat, _collate_jax.narrow_values if collate == "csr" else None)
+        asked = Asked(path, arguments, flat, _collate_jax.narrow_values if collate == "csr" else None)
+        self._begin_rollouts(asked, offsets, arguments.get("window"))
         agreement = Agreement(is_certain=shard_id is None)
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
@@ -263,6 +269,7 @@ class Loader:
         Raises:
             RuntimeError: Batches were handed out, and the process has another rank since.
         """
+        self._begin_epoch()
         return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
     def _batch(self, found: tuple[tuple[list[Any], Part], ...]) -> Batch:
@@ -313,9 +320,23 @@ class Loader:
         self._labels = labels
         self._tell_places()
 
+    def _reopen(self, found: dict[str, Any], labels: Labels) -> None:
+        for loader in self._loaders:
+            loader.change(found)
+        self._tell_places()
+
+    def _read(self) -> Plan:
+        return self._loaders[0].plan
+
+    def _is_within_epoch(self) -> bool:
+        return self._loaders[0].is_within_epoch()
+
+    def _goes_on(self) -> bool:
+        return self._loaders[0].goes_on()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text. One process's state serves all."""
-        return {"devices": [loader.state_dict() for loader in self._loaders]}
+        return {"devices": [loader.state_dict() for loader in self._loaders]} | self._rollout_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the state was taken, also with other numbers of processes or devices, or another batch size.
@@ -326,6 +347,9 @@ class Loader:
         found: list[Mapping[str, Any]] = list(state.get("devices", ()))
         if not found:
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        for one in found:
+            states.check(one)
+        self._load_rollout(state)
         for i, loader in enumerate(self._loaders):
             loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
 

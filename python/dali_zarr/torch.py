@@ -23,20 +23,22 @@ from ._arguments.types import Integers, LoaderArguments, Paths
 from ._batch import Batch, Origin
 from ._collate import Collation
 from ._frameworks import accelerate, dataloader, devices, lightning
-from ._loading import outputs, ranks, samplers
+from ._loading import outputs, ranks, samplers, states
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
 from ._loading.collate import Collate, check_name, of_values
 from ._loading.epochs import Ending, Uneven, check_flags
+from ._loading.labels import Labels
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
+from ._loading.rollout import Rollouts
 from ._loading.stream import Stream
 from ._reader import describe
 
 __all__ = ["Batch", "Dataset", "Loader", "Stream"]
 
 
-class Loader(BaseLoader[Batch]):
+class Loader(Rollouts, BaseLoader[Batch]):
     """Batches of samples from a Zarr store, decoded ahead of time, on the GPU where the codec allows it.
 
     Iterating gives an epoch of :class:`Batch`, mappings of tensors by the names of arrays. Tensors share DALI's memory: nothing
@@ -126,7 +128,8 @@ class Loader(BaseLoader[Batch]):
         is_given = shard_id is not None or process_group is not None or is_pushed
         follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
-        self._asked = Asked(path, arguments, flat, of_values if collate == "csr" else None)
+        asked = Asked(path, arguments, flat, of_values if collate == "csr" else None)
+        self._begin_rollouts(asked, offsets, arguments.get("window"))
         self._return_index = return_index
         found, self._labels = self._asked.looked_up()
         # This process may become one of several ranks. It shouldn't begin on the device of the first one, so it opens
@@ -186,8 +189,48 @@ class Loader(BaseLoader[Batch]):
 
         self._renew(renewed)
         self._labels = labels
+        self._tell_places()
+
+    def _tell_places(self) -> None:
+        """Finds where the outputs stand, and their offsets."""
         self._sources = self._plan.sources()
         self._offsets = outputs.offsets_by_group(self._plan.offsets, self._plan.told_offsets)
+
+    def _reopen(self, found: dict[str, Any], labels: Labels) -> None:
+        self._check_process()
+        self._changed(found)
+        self._tell_places()
+
+    def _read(self) -> Plan:
+        return self._plan
+
+    def _is_within_epoch(self) -> bool:
+        return self._course.is_within()
+
+    def _goes_on(self) -> bool:
+        return self._course.goes_on()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is after the batch handed out last: numbers and text, as torchdata's StatefulDataLoader gives.
+
+        One rank's state serves all: each may load its own, or that of any other taken after as many batches. It holds the
+        offsets and the window, if they were set.
+        """
+        return super().state_dict() | self._rollout_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken, also with another number of ranks or another batch size: the samples of
+        the epoch that all ranks had not delivered then are divided anew. Offsets and windows that were set are set again.
+
+        Random operators of a transform go on exactly if the rank and the number of ranks are the same. Else they begin
+        anew.
+
+        Raises:
+            ValueError: It isn't a loader's state, or one of a loader of other samples; the message says what differs.
+        """
+        states.check(state)
+        self._load_rollout(state)
+        super().load_state_dict(state)
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
@@ -202,6 +245,7 @@ class Loader(BaseLoader[Batch]):
 
     def _first(self, epoch: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
         lightning.load_forgotten_states(self)
+        self._begin_epoch()
         yield from epoch()
 
     @property

@@ -122,6 +122,18 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
         """Opens the store anew, with what was looked up in it."""
         self._renew(lambda plan: padded(replace(plan, **found), self._collate))
 
+    def change(self, found: dict[str, Any]) -> None:
+        """Opens the store anew with other offsets or another window, and the samples that the loader began with."""
+        self._changed(found, lambda plan: padded(plan, self._collate))
+
+    def is_within_epoch(self) -> bool:
+        """Whether batches of an epoch were handed out, and others are left."""
+        return self._course.is_within()
+
+    def goes_on(self) -> bool:
+        """Whether the next iteration goes on within an epoch, since a state was loaded."""
+        return self._course.goes_on()
+
     def is_ragged(self) -> bool:
         return self._reading.ragged() is not None
 

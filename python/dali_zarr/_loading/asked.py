@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import _arguments, _handles
 from .._arguments import tables
+from . import outputs
 from .labels import Labels, check_stores
 
 # Changes arguments in the operator's form, for outputs of these names.
@@ -25,6 +27,19 @@ class Asked:
     def __init__(self, path: Any, arguments: Mapping[str, Any], offsets: list[int], change: Change | None = None):
         self._given: dict[str, Any] = _handles.translated({"path": path, **arguments})
         self._offsets, self._change = offsets, change
+
+    def changed(self, offsets: Any, window: Any) -> Asked:
+        """Returns the same with other offsets and another window.
+
+        Raises:
+            TypeError, ValueError: The offsets aren't numbers.
+        """
+        made = copy.copy(self)
+        made._given = {**self._given, "window": window}
+        if window is None:
+            del made._given["window"]
+        made._offsets = outputs.offsets_of(offsets)
+        return made
 
     def looked_up(self) -> tuple[dict[str, Any], Labels]:
         """Returns what the stores, as they are now, tell of a plan; and the labels of its samples.

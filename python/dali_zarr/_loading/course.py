@@ -213,6 +213,19 @@ class Course:
         """The running pipeline; there must be one."""
         return cast("Ready | Shared", self.stage).reading
 
+    def is_within(self) -> bool:
+        """Whether batches of an epoch were handed out, and others are left."""
+        if isinstance(self.stage, Unopened):
+            return self.stage.start is not None
+        if self.last is not None:
+            return not self.last.is_last
+        part = self.reading.schedule.part()
+        return (part.done > 0 or part.is_rest) and part.done < self.batches(part)
+
+    def goes_on(self) -> bool:
+        """Whether the next iteration goes on within an epoch."""
+        return self._next.goes_on and self._next.epoch is None and self.is_within()
+
     def state(self) -> dict[str, Any]:
         """Returns the state after the batch that was handed out last."""
         return states.of(self.reading, self._next.epoch)

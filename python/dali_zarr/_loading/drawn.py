@@ -72,6 +72,10 @@ class DrawnCourse(Course):
         # Whether a batch failed, so that the pipeline's next one isn't the first one of ``_pushed``.
         self._is_broken = False
 
+    def is_within(self) -> bool:
+        """Whether batches of an epoch were handed out, and others may be left."""
+        return self._at.is_ended is False and (self.last is None or not self.last.is_last)
+
     def state(self) -> dict[str, Any]:
         """Returns the state after the batch that was handed out last."""
         return super().state() | {"sampler": self._at.to_dict()}

@@ -320,6 +320,20 @@ class BaseLoader(Generic[B]):
             self._opened().renew(renewed, self._check_reading)
         log.info("refreshed: %r", self)
 
+    def _changed(self, found: Mapping[str, Any], changed: Callable[[Plan], Plan] = lambda plan: plan) -> None:
+        """Opens the store anew with what was looked up in it, but with the samples that the loader began with: the store may
+        have grown. ``changed`` changes the new plan."""
+
+        def renewed(plan: Plan) -> Plan:
+            kept = {name: plan.arguments[name] for name in (tables.OPENING,) if name in plan.arguments}
+            return changed(replace(plan, **{**found, "arguments": {**found["arguments"], **kept}}))
+
+        with self._lock:
+            if isinstance(self._course.stage, Unopened):
+                self._course.move(renewed(self._plan))
+            else:
+                self._renew(renewed)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text, as torchdata's StatefulDataLoader gives.
 
