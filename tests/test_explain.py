@@ -33,8 +33,8 @@ def test_what_is_known_by_hand(tmp_path, values):
     e = dali_zarr.explain(path=write(tmp_path / "s", values, 4), arrays=["a"], batch_size=8, return_index=True)
     assert (e["samples"], e["samples_of_this_shard"], e["batches_per_epoch"]) == (48, 48, 6)
     a, index = e["outputs"]
-    assert a == {"name": "a", "shape": [8, 16], "dtype": "float32", "layout": a["layout"], "sample_bytes": FIELD, "bits_of": None,
-                 "ragged": False, "batch_bytes": a["batch_bytes"]}
+    assert a == {"name": "a", "dims": list(DIMS[1:]), "shape": [8, 16], "dtype": "float32", "layout": a["layout"],
+                 "sample_bytes": FIELD, "bits_of": None, "ragged": False, "batch_bytes": a["batch_bytes"]}
     assert (index["shape"], index["dtype"]) == ([1], "int64")
     (array,) = e["arrays"]
     (stored,) = array["stores"]

@@ -96,6 +96,9 @@ def zarr_reader(
         fill_value: The value that ``"pad"`` fills in: a value of the output, rounded to the nearest one of its type. By
             output.
         stack_arrays: One output of channels instead of one for each array.
+        transpose: The order of a sample's dimensions in the output: names or their positions in the sample, as a list or as one
+            text: ``"time ensemble cell variable"``, ``["t", "c", "y", "x"]``. ``...`` stands for all others. The channels of a
+            stack have the name ``"channel"``. By output.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
             each of `dims` that samples have, with a row for each offset in front if there are several.
         return_index: One more output, int64: the sample's start in each of `dims`. Before it stand the store's number

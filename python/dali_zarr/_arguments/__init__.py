@@ -103,6 +103,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("dtype", "align", *tables.NAMES, *select.NAMES)
     arguments = _handles.translated(arguments)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
+    if "transpose" in found:
+        found["transpose"] = by_name.spelled(found["transpose"])
     if found.get("path", ()) is None:
         del found["path"]
     if "path" in found:

@@ -2,15 +2,17 @@
 
 import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from . import dtypes, segments, values
 
 # Arguments with a value for each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
+# Arguments with dimensions for each output.
+OF_DIMS = frozenset({"channels", "transpose"})
 # Arguments with a value for each output.
-PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "channels", "dtype", "fill_value", "fillna"})
+PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value", "fillna"}) | OF_DIMS
 
 
 def checked(name: str, value: Any) -> Any:
@@ -21,7 +23,7 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
-    if name in ("arrays", "channels", "dims", "random_crop") and value is not None and not isinstance(value, Mapping):
+    if name in ("arrays", "channels", "dims", "random_crop", "transpose") and value is not None and not isinstance(value, Mapping):
         return _arrays(value) if name == "arrays" else dims(name, value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
@@ -39,7 +41,7 @@ def _of_output(name: str, value: Any) -> Any:
             return values.expanded(value)
         case "dtype":
             return dtypes.name_of(value)
-        case "channels":
+        case "channels" | "transpose":
             return dims(name, value)
         case "mask_and_scale":
             return values.checked(name, value)
@@ -73,6 +75,15 @@ def dims(name: str, value: Any) -> list[str]:
         if isinstance(item, bool) or not isinstance(item, str | numbers.Integral):
             raise TypeError(f"zarr_reader: {name}: expected names or positions of dimensions, found {item!r}")
     return [str(item) for item in found]
+
+
+def spelled(value: Any) -> Any:
+    """Returns an order of dimensions, or a dictionary of orders, with Python's ellipsis as text."""
+    if isinstance(value, Mapping):
+        return {key: spelled(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [spelled(item) for item in cast("Sequence[Any]", value)]
+    return "..." if value is ... else value
 
 
 def check_stack(arguments: Mapping[str, Any]) -> None:

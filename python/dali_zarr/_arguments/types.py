@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     import torch
     from nvidia.dali.types import DALIDataType
 
@@ -83,6 +85,10 @@ Statistics: TypeAlias = Numbers | Path | Mapping[str, Numbers]
 Dims: TypeAlias = int | str | Sequence[int | str]
 # Dims, or a dictionary of them by output.
 Channels: TypeAlias = Dims | Mapping[str, Dims]
+# Dimensions in their order, or all of them as one text with spaces; "..." or ... stands for the others.
+Order: TypeAlias = Union[int, str, Sequence[Union[int, str, "EllipsisType"]]]  # noqa: UP007
+# An order, or a dictionary of orders by output.
+Orders: TypeAlias = Order | Mapping[str, Order]
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
 # Some types are in quotes: their packages may be missing when this is evaluated.
@@ -150,6 +156,7 @@ class SampleArguments(ElementArguments, total=False):
     ragged_ends: Path | None
     max_length: int | None
     stack_arrays: bool
+    transpose: Orders | None
     return_mask: bool
     mean: Statistics | None
     stddev: Statistics | None

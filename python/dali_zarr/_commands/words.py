@@ -26,7 +26,7 @@ _TEXT = ("chunks", "shards", "codec", "memory", "scheduler", "for", "target_opti
 
 def _is_text(name: str) -> bool:
     """Returns whether an argument's values are text, whatever they look like."""
-    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels", *_TEXT) or name in values.BYTES:
+    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", *by_name.OF_DIMS, *_TEXT) or name in values.BYTES:
         return True
     return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
 

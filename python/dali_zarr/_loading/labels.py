@@ -25,6 +25,8 @@ class Labels:
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
         # Where segments begin and end: one array for all stores, or one for each.
         self._bounds: list[npt.NDArray[np.int64]] | None = None
+        # The dimensions of a sample of each output, by the output's name.
+        self._dims: dict[str, list[str]] | None = None
 
     def axes(self) -> Axes:
         """Returns the dimensions of what is read. Reads metadata the first time."""
@@ -38,6 +40,15 @@ class Labels:
     def windows(self, output: str | None = None) -> list[tuple[int, int]]:
         """Returns the window and its stride along each of ``dims``: of one output, or the longest."""
         return self.axes().windows(self._arguments, output)
+
+    def dims(self, output: str | None = None) -> list[str]:
+        """Returns the dimensions of a sample in their order: of one output, or of a stack of all."""
+        if self._dims is None:
+            self._dims = {one["name"]: one["dims"] for one in self._explained()["outputs"]}
+        return next(iter(self._dims.values())) if output is None else self._dims[output]
+
+    def _explained(self) -> dict[str, Any]:
+        return _native.explain(_arguments.to_spec({**self._arguments, "name": None}))
 
     def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have different coordinates along a dimension that isn't ``selected``: a
@@ -157,8 +168,7 @@ class Labels:
             found = np.array(ends, np.int64)[own]
             return found[:, 0], found[:, 1]
         if self._bounds is None:
-            told = _native.explain(_arguments.to_spec({**self._arguments, "name": None}))
-            self._bounds = [np.array(bounds, np.int64) for bounds in told["segments"]["bounds"]]
+            self._bounds = [np.array(bounds, np.int64) for bounds in self._explained()["segments"]["bounds"]]
         starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
         for store, bounds in enumerate(self._bounds):
             own = np.full(len(index), True) if stores is None else stores == store

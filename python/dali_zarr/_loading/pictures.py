@@ -79,6 +79,10 @@ def _panels(outputs: Sequence[Output], samples: Sequence[int]) -> Iterator[tuple
             if not -len(output.values) <= sample < len(output.values):
                 raise IndexError(f"dali_zarr: plot: expected a sample below {len(output.values)}, but found {sample}")
             field = field_of(output, sample)
+            if output.source is not None:
+                # As stored, so that the last two dimensions are a picture; the channels of a stack come first.
+                stored = output.labels.axes().stored(output.source.array)
+                field = field.transpose(*sorted(field.dims, key=lambda dim: stored.index(dim) if dim in stored else -1))
             for at in itertools.product(*(range(length) for length in field.shape[:-2])):
                 panel = field[at]
                 if panel.ndim:
@@ -103,9 +107,10 @@ def field_of(output: Output, sample: int) -> Any:
     values = output.values[sample]
     if output.source is None:
         return xarray.DataArray(values, name=output.title)
-    axes = output.labels.axes()
-    array = next((array for array in axes.arrays if array.output == output.source.array), None)
-    dims = _dims(array, axes, output.labels, values.ndim)
+    axes, dims = output.labels.axes(), output.labels.dims(output.source.array)
+    if len(dims) != values.ndim:
+        # A transform changed how many there are.
+        dims = [f"dim_{i}" for i in range(values.ndim)]
     coords: dict[str, Any] = {}
     try:
         found = output.labels.of(output.index[sample : sample + 1 or None], output.source.offset, output.source.array)
@@ -120,23 +125,11 @@ def field_of(output: Output, sample: int) -> Any:
         known = None if dim in coords else _coordinates(axes, dim)
         if known is not None and known.shape == (length,) and known.dtype.kind in "iufM":
             coords[dim] = (dim, known)
-    if dims[:1] == ["channel"]:
+    for channel in {*dims} - {*axes.names()} if output.source.array is None else ():
         names = _channels(axes, output.labels)
-        if len(names) == values.shape[0]:
-            coords["channel"] = ("channel", names)
+        if len(names) == values.shape[dims.index(channel)]:
+            coords[channel] = (channel, names)
     return xarray.DataArray(values, dims=dims, coords=coords, name=output.title)
-
-
-def _dims(array: Array | None, axes: Axes, labels: Labels, ndim: int) -> list[str]:
-    """The names of an output's dimensions; numbers where a transform changed how many there are."""
-    dropped = _dropped(axes, labels, array)
-    if array is not None:
-        dims = [dim for dim in array.dims if dim not in dropped]
-    else:
-        common = _common(axes)
-        largest = max(axes.arrays, key=lambda one: len(one.dims))
-        dims = ["channel", *(dim for dim in largest.dims if dim in common and dim not in dropped)]
-    return dims if len(dims) == ndim else [f"dim_{i}" for i in range(ndim)]
 
 
 def _dropped(axes: Axes, labels: Labels, array: Array | None) -> set[str]:

@@ -99,6 +99,11 @@ class Axes:
         """All dimensions of the arrays."""
         return list(dict.fromkeys(dim for array in self.arrays for dim in array.dims))
 
+    def stored(self, output: str | None) -> tuple[str, ...]:
+        """Returns the dimensions of an output's array, or of the array with most dimensions, as they are stored."""
+        own = next((array for array in self.arrays if array.output == output), None)
+        return (own or max(self.arrays, key=lambda array: len(array.dims))).dims
+
     def lengths(self, dim: str) -> list[int]:
         """Returns a dimension's length in each store, from the first array that has the dimension."""
         array = self.arrays[self._having(dim)[0]]

@@ -32,6 +32,7 @@ class IgnoredArguments(TypedDict, total=False):
     fill_value: Any
     missing_dates: Any
     stack_arrays: Any
+    transpose: Any
     return_mask: Any
     return_index: Any
     mean: Any

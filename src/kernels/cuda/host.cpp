@@ -7,6 +7,7 @@
 #include "inflate_core.cuh"
 #include "shuffle.cuh"
 #include "streams.cuh"
+#include "transposed.cuh"
 #include "zstd_host.cuh"
 
 using namespace dz;
@@ -152,9 +153,63 @@ void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
   if (nans.replaced) counters[op.counter] += nans.replaced;
 }
 
+// Returns the number of tiles of a job that dz_assemble_transposed takes.
+uint64_t transposed_tiles(const Job& job, const Op& op) {
+  const uint32_t far = job.ndim - 1, near = job.ndim - 2;
+  const TileShape shape = tile_shape(job.extent[near], job.extent[far], size_of(op.dst_dtype));
+  uint64_t tiles = tiles_along(job.extent[near], shape.near) * tiles_along(job.extent[far], shape.far);
+  for (uint32_t d = 0; d < near; ++d) tiles *= job.extent[d];
+  return tiles;
+}
+
+// Does the work of dz_assemble_transposed for one job, with the device's tiles and slots. Returns false if a tile has more
+// slots than shared memory.
+bool assemble_transposed(const Job& job, const Op& op, uint64_t* counters) {
+  const int src_size = size_of(op.src_dtype), dst_size = size_of(op.dst_dtype);
+  const bool shuffled = job.layout.shuffle != kNone, by_channel = op.has_norm == kNormTable;
+  Shuffled s = {};
+  if (shuffled) {
+    Box box;
+    merge(job, box);
+    s = open_shuffled(job, box, uint32_t(src_size), false);
+  }
+  NormaliseByChannel nans;
+  take_one(op, nans);
+  uint64_t slots[kTransposedBytes / 4 + kTransposedApart];
+  const uint32_t room = kTransposedBytes / slot_of(dst_size) + kTransposedApart;
+  const uint64_t tiles = transposed_tiles(job, op);
+  for (uint64_t t = 0; t < tiles; ++t) {
+    const TransposedTile tile = transposed_tile(job, op, t);
+    if (tile.near * tile.row > room) return false;
+    for (uint32_t i = 0; i < tile.near * tile.far; ++i) {
+      int64_t from, channel;
+      uint32_t slot;
+      read_at(tile, i, from, slot, channel);
+      uint64_t bits = shuffled ? any_of(s, from, uint32_t(src_size)) : load(job.src, from, src_size);
+      if (op.swap) bits = swap_bytes(bits, src_size);
+      if (by_channel) take_channel(op, channel, nans);
+      slots[slot] = is_plain<NormaliseByChannel>(op) ? bits : convert_any(bits, op, nans);
+    }
+    for (uint32_t i = 0; i < tile.near * tile.far; ++i) {
+      int64_t to;
+      uint32_t slot;
+      write_at(tile, i, slot, to);
+      store(job.dst, to, slots[slot], dst_size);
+    }
+  }
+  if (nans.replaced) counters[op.counter] += nans.replaced;
+  return true;
+}
+
 }  // namespace
 
 extern "C" {
+
+// As dz_assemble_transposed, for a job that it takes. Returns the number of its tiles; 0 if a tile needs more shared memory
+// than there is.
+uint64_t dz_host_assemble_transposed(const Job* job, const Op* op, uint64_t* counters) {
+  return assemble_transposed(*job, *op, counters) ? transposed_tiles(*job, *op) : 0;
+}
 
 // Moves the boxes element by element, without merged dimensions or vectors. Tests compare the device's walk with it.
 // Only jobs with a table of channels use the device's walk. `counters` may be null if no operation replaces NaNs.

@@ -1,6 +1,7 @@
 // The only translation unit of the device code: all kernels go into one fat binary.
 #include "assemble.cuh"
 #include "assemble_channels.cuh"
+#include "assemble_transposed.cuh"
 #include "checksum.cuh"
 #include "gather.cuh"
 #include "inflate.cuh"

@@ -10,6 +10,7 @@ use crate::{ChecksumKind, Job, Op, StreamKind};
 
 unsafe extern "C" {
     fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op, counters: *mut u64);
+    fn dz_host_assemble_transposed(job: *const Job, op: *const Op, counters: *mut u64) -> u64;
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
     fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
     fn dz_host_convert(bits: u64, op: *const Op, fills: u32, replaced: *mut u32) -> u64;
@@ -60,6 +61,26 @@ pub unsafe fn assemble(jobs: &[Job], ops: &[Op], counters: &mut [u64]) {
     // SAFETY: the lengths are those of the slices, indexes into `ops` and `counters` were checked, and the caller vouches for
     // the boxes.
     unsafe { dz_host_assemble(jobs.as_ptr(), n, ops.as_ptr(), counters.as_mut_ptr()) }
+}
+
+/// Does the work of `dz_assemble_transposed` on host memory, for one job: tile by tile, each through slots as in shared
+/// memory. Adds the number of replaced NaNs to `counters`. Returns the number of tiles.
+///
+/// # Panics
+/// If the job isn't [transposed](Job::is_transposed), and as [`assemble`] does. If a tile needs more shared memory than there
+/// is.
+///
+/// # Safety
+/// As for [`assemble`]. The kernel also needs elements that are aligned to their size.
+pub unsafe fn assemble_transposed(job: &Job, op: &Op, counters: &mut [u64]) -> u64 {
+    assert!(job.is_transposed() && (2..=crate::MAX_DIMS).contains(&(job.ndim as usize)));
+    assert!(op.has_fillna == 0 || (op.counter as usize) < counters.len());
+    let has_channels = (job.ndim as usize) < crate::MAX_DIMS && job.channels().0 < job.ndim as usize;
+    assert!(op.has_norm != crate::NORM_TABLE || has_channels);
+    // SAFETY: the counter was checked, and the caller vouches for the box.
+    let tiles = unsafe { dz_host_assemble_transposed(job, op, counters.as_mut_ptr()) };
+    assert!(tiles > 0, "tiles that fit into shared memory");
+    tiles
 }
 
 /// Tells how `dz_assemble` walks a job's box when it copies elements of `size` bytes. Returns the number of elements in

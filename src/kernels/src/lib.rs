@@ -7,8 +7,8 @@ pub mod host;
 pub mod zstd;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for others. Contains `dz_assemble`,
-/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`,
-/// `dz_zstd_sequences` and the kernels in [`INFLATE`] and [`zstd::EXECUTE`].
+/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_assemble_transposed`, `dz_checksum`, `dz_gather`, `dz_lz4`,
+/// `dz_zstd_entropy`, `dz_zstd_sequences` and the kernels in [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// A version of CUDA.
@@ -25,6 +25,9 @@ pub const CUDA: Cuda =
 
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
 pub const TILE: u32 = 8192;
+
+/// Bytes of a tile of `dz_assemble_transposed` in shared memory. An element has 8 bytes, or 4 if it is smaller.
+const TRANSPOSED_BYTES: u32 = 16 * 1024;
 
 /// Threads in a block of the kernels that assemble, verify checksums and gather.
 pub const THREADS: u32 = 256;
@@ -95,7 +98,7 @@ pub const MAX_INLINE: usize = 2;
 ///
 /// Jobs of these operations set the channels with [`Job::set_channels`], and have at most [`MAX_DIMS`]` - 1`
 /// dimensions. `dz_assemble_channels` takes only these operations; `dz_assemble` and `dz_assemble_fill` take all
-/// others.
+/// others. `dz_assemble_transposed` takes any.
 pub const NORM_TABLE: i32 = 2;
 
 /// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
@@ -285,6 +288,38 @@ impl Job {
     pub const fn channels(&self) -> (usize, i64, i64) {
         let last = MAX_DIMS - 1;
         (self.extent[last] as usize, self.src_stride[last], self.dst_stride[last])
+    }
+
+    /// Whether neighbours in the chunk lie along another dimension than neighbours in the output, which lie along the last
+    /// one. Then those in the chunk lie along the last dimension but one.
+    pub const fn is_transposed(&self) -> bool {
+        let n = self.ndim as usize;
+        if n < 2 || self.source != Source::Chunk as u32 {
+            return false;
+        }
+        let (near, far) = (self.src_stride[n - 2].unsigned_abs(), self.src_stride[n - 1].unsigned_abs());
+        near != 0 && near < far
+    }
+
+    /// Returns the number of tiles that `dz_assemble_transposed` cuts the box into; `None` for 2^64 or more. `size` are the
+    /// bytes of an element of the output. `tile_shape` in `cuda/transposed.cuh` has the same rules.
+    ///
+    /// # Panics
+    /// If the job has less than two dimensions.
+    pub fn transposed_tiles(&self, size: usize) -> Option<u64> {
+        let last = self.ndim as usize - 1;
+        let (near, far) = (self.extent[last - 1], self.extent[last]);
+        let slots = TRANSPOSED_BYTES / if size == 8 { 8 } else { 4 };
+        let (near_side, far_side) = (slots / 64, 64);
+        let (in_near, in_far) = if near <= near_side {
+            (near, far.min(slots / near & !31))
+        } else if far <= far_side {
+            (near.min((slots / (far | 1) & !31).max(near_side)), far)
+        } else {
+            (near_side, far_side)
+        };
+        let tiles = u64::from(near.div_ceil(in_near)) * u64::from(far.div_ceil(in_far));
+        self.extent[..last - 1].iter().try_fold(tiles, |n, &extent| n.checked_mul(u64::from(extent)))
     }
 
     /// Sets the order of the chunk's bytes. `base` is the address of the chunk's first byte.

@@ -80,6 +80,15 @@ If an array has dimensions that the others lack (level, ensemble member), it giv
 in row-major order. An array that lacks a dimension of the others is repeated along it. All arrays must have the same
 type, or `dtype` must be set.)",
                       false)
+      .AddOptionalArg("transpose", R"(The order of a sample's dimensions in the outputs, outermost first: their names, or
+their positions in the sample, such as ``"-1"`` for the last.
+
+A single text with spaces has several: ``"time ensemble cell variable"``. ``"..."`` stands for all dimensions that aren't
+named, in their own order. An output takes the names that it has. The channels of `stack_arrays` have the name
+``"channel"`` (or ``"variable"``). The first dimension of ragged outputs stays the first. The outputs of `return_mask` and
+`return_index` stay as they are. By default outputs have the order of the arrays. The function ``fn.zarr_reader`` also takes
+a dictionary by output.)",
+                      Strings{})
       .AddOptionalArg("pick", R"(Indices to take along dimensions before anything else, each in the form
 ``"DIMENSION=INDEX,INDEX,..."``, for example ``"level=0,5,-1"``.
 

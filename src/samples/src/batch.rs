@@ -10,6 +10,8 @@ pub struct OutputInfo {
     /// The shape of one sample; empty for scalars. For a ragged output, the shape of the longest sample: samples differ
     /// in the first dimension.
     pub shape: Vec<i64>,
+    /// The names of its dimensions, in the order of `shape`.
+    pub dims: Vec<String>,
     /// The element type.
     pub dtype: DType,
     /// DALI's layout, one letter per dimension; empty where the dimensions have no known letters.

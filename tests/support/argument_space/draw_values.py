@@ -120,6 +120,26 @@ class ValuesDraw:
         if self.is_stack:
             self.args["stack_arrays"] = True
         if self.maybe(0.3):
+            self._transpose()
+        if self.maybe(0.3):
             self.args["return_mask"] = True
         if self.maybe(0.2):
             self.args["return_index"] = True
+
+    def _transpose(self) -> None:
+        known = list(dict.fromkeys(d for dims in self.dims_of.values() for d in dims))
+        if self.is_stack:
+            self.args["transpose"] = self._order([*known, self.one(["channel", "variable"])])
+        elif self.maybe(0.5):
+            self.args["transpose"] = {o: self._order(self.dims_of[o]) for o in self.some(self.outputs) if self.dims_of[o]}
+        else:
+            self.args["transpose"] = self._order(known)
+
+    def _order(self, dims: Any) -> Any:
+        """An order of all dimensions, or of some with ``...`` for the others. Those that samples lack are named too."""
+        order = [dims[i] for i in self.rng.permutation(len(dims))]
+        if self.maybe(0.5):
+            order = self.some(order, 0)
+            order.insert(self.whole(0, len(order)), self.one(["...", ...]))
+        text = ["..." if d is ... else d for d in order]
+        return " ".join(text) if self.maybe(0.4) else order

@@ -19,7 +19,7 @@ from support.argument_space.dataset import Dataset, Refused, Variable
 from support.argument_space.request import Request
 from support.argument_space.segments import segments
 from support.argument_space.selection import selection_of
-from support.argument_space.values import Stack, along_dims, by_output, converted, filled, padding
+from support.argument_space.values import Stack, along_dims, by_output, converted, filled, ordered, padding
 
 Row = tuple[int | None, ...]
 
@@ -315,13 +315,14 @@ class Epoch:
         found = {}
         for output in self.request.outputs:
             if output.array is not None:
-                found[output.place] = self._cut(cut, places, output.array, output.offset)[0]
+                values, dims = self._cut(cut, places, output.array, output.offset)
+                found[output.place] = ordered(self.given.get("transpose"), output.array, values, dims)
                 continue
             assert self.stack is not None
             parts = [(self._cut(cut, places, o, output.offset)) for o in self.request.names]
             sizes = {d: n for values, dims in parts for d, n in zip(dims, values.shape, strict=True)}
             stacked = [self.stack.channels(values, dims, sizes) for values, dims in parts]
-            found[output.place] = np.concatenate(stacked)
+            found[output.place] = ordered(self.given.get("transpose"), None, np.concatenate(stacked), ["channel", *self.stack.grid])
         if self.given.get("return_mask"):
             found["mask",] = self._mask(cut, places)
         return found

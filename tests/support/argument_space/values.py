@@ -58,6 +58,21 @@ def along_dims(name: str, numbers: Any, variable: Variable, shape: Sequence[int]
     return np.array(listed).reshape(extents)
 
 
+def ordered(given: Any, output: str | None, values: np.ndarray, dims: Sequence[str]) -> np.ndarray:
+    """Transposes a sample with the dimensions ``dims``. ``output``: None for a stack."""
+    wanted = given if output is None else by_output(given, output)
+    if wanted is None:
+        return values
+    names = wanted.split() if isinstance(wanted, str) else ["..." if d is ... else d for d in wanted]
+    if output is None and "variable" not in dims:
+        names = ["channel" if d == "variable" else d for d in names]
+    names = [d for d in names if d in (*dims, "...")]
+    at = names.index("...") if "..." in names else None
+    if at is not None:
+        names[at : at + 1] = [d for d in dims if d not in names]
+    return values.transpose([dims.index(d) for d in names])
+
+
 def padding(fill_value: Any, dtype: np.dtype) -> np.ndarray:
     with np.errstate(all="ignore"):
         return cast(np.array(fill_value, np.float64), dtype)

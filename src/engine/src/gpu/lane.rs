@@ -27,6 +27,7 @@ use crate::gpu::driver::{
 use crate::messages::{Content, Shared, Wave, WaveChunk, WaveDone};
 use crate::route::Route;
 use crate::stats::Stats;
+use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::nvtx;
 
@@ -317,35 +318,51 @@ impl Lane {
         Ok(())
     }
 
-    /// Enqueues at most [`MAX_JOBS`] jobs. Jobs whose operation has a table of channels go in a second launch.
+    /// Enqueues at most [`MAX_JOBS`] jobs, in three launches: those of boxes that are transposed, those whose operation has
+    /// a table of channels, and all others.
     fn launch(&mut self, jobs: &[&Job]) -> Result<()> {
         let n = jobs.len();
         let [table, starts] = self.tables.jobs(n);
         let ops = &self.shared.ops;
-        let (by_channel, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| ops.is_by_channel(job));
-        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(others.iter().chain(&by_channel)) {
+        let (transposed, upright): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_transposed());
+        let (by_channel, others): (Vec<&Job>, Vec<&Job>) = upright.iter().partition(|job| ops.is_by_channel(job));
+        let sorted = others.iter().chain(&by_channel).chain(&transposed);
+        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(sorted) {
             *to = **job;
         }
-        // The tiles of the first launch, then those of the second.
-        let (first, second) = self.tables.values::<u32>(starts, n + 2).split_at_mut(others.len() + 1);
-        let totals = [prefix_sum(first, &others)?, prefix_sum(second, &by_channel)?];
+        // The tiles of each launch, one after the other.
+        let tiles = self.tables.values::<u32>(starts, n + 3);
+        let (first, rest) = tiles.split_at_mut(others.len() + 1);
+        let (second, third) = rest.split_at_mut(by_channel.len() + 1);
+        let of_transposed =
+            |job: &Job| job.transposed_tiles(DType::ALL[ops[job.op as usize].dst_dtype as usize].size());
+        let totals = [
+            prefix_sum(first, &others, tiles_of)?,
+            prefix_sum(second, &by_channel, tiles_of)?,
+            prefix_sum(third, &transposed, of_transposed)?,
+        ];
         self.tables.send(&self.stream, table.until(starts))?;
-        let arrays = AssembleArrays {
+        let all = AssembleArrays {
             jobs: self.tables.address(table),
             tile_start: self.tables.address(starts),
             ops: self.ops,
             counters: self.counters.as_ref().map(Counters::address),
         };
-        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations
-        // outputs that are lent to this reader, in which no two jobs write the same element.
-        unsafe { self.module.launch_assemble(&self.stream, &arrays, others.len() as u32, totals[0])? };
-        let behind = AssembleArrays {
-            jobs: arrays.jobs + (others.len() * size_of::<Job>()) as u64,
-            tile_start: arrays.tile_start + (others.len() + 1) as u64 * 4,
-            ..arrays
+        // The arrays behind `jobs` jobs of `launches` launches.
+        let behind = |jobs: usize, launches: usize| AssembleArrays {
+            jobs: all.jobs + (jobs * size_of::<Job>()) as u64,
+            tile_start: all.tile_start + (jobs + launches) as u64 * 4,
+            ..all
         };
-        // SAFETY: as above; the operations' tables of channels are in device memory as long as the lane lives.
-        unsafe { self.module.launch_channels(&self.stream, &behind, by_channel.len() as u32, totals[1]) }
+        let (second, third) = (behind(others.len(), 1), behind(others.len() + by_channel.len(), 2));
+        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations
+        // outputs that are lent to this reader, in which no two jobs write the same element. The operations' tables of
+        // channels are in device memory as long as the lane lives.
+        unsafe {
+            self.module.launch_assemble(&self.stream, &all, others.len() as u32, totals[0])?;
+            self.module.launch_channels(&self.stream, &second, by_channel.len() as u32, totals[1])?;
+            self.module.launch_transposed(&self.stream, &third, transposed.len() as u32, totals[2])
+        }
     }
 
     /// Decodes on the CPU the chunks that the GPU's decoders refused. Then runs all jobs of the wave again and waits:
@@ -375,16 +392,22 @@ impl Lane {
     }
 }
 
-/// Writes to `tiles` the number of tiles before each job, then the number of all tiles. Returns the latter.
-fn prefix_sum(tiles: &mut [u32], jobs: &[&Job]) -> Result<u32> {
+/// Returns the number of tiles of a job that isn't transposed.
+fn tiles_of(job: &Job) -> Option<u64> {
+    let elements: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
+    Some(elements.div_ceil(u64::from(TILE)))
+}
+
+/// Writes to `tiles` the number of tiles before each job, then the number of all tiles. Returns the latter. `of` returns the
+/// number of tiles of a job.
+fn prefix_sum(tiles: &mut [u32], jobs: &[&Job], of: impl Fn(&Job) -> Option<u64>) -> Result<u32> {
     tiles[0] = 0;
     for (k, job) in jobs.iter().enumerate() {
-        let elements: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
-        let count = u32::try_from(elements.div_ceil(u64::from(TILE)))
-            .map_err(|_| Error::runtime("internal error: a box with more than 2^45 elements"))?;
+        let count = of(job).and_then(|count| u32::try_from(count).ok());
+        let count = count.ok_or_else(|| Error::runtime("internal error: a box with more than 2^43 elements"))?;
         tiles[k + 1] = tiles[k]
             .checked_add(count)
-            .ok_or_else(|| Error::runtime("internal error: boxes with more than 2^45 elements in one launch"))?;
+            .ok_or_else(|| Error::runtime("internal error: boxes with more than 2^43 elements in one launch"))?;
     }
     Ok(tiles[jobs.len()])
 }

@@ -12,6 +12,8 @@ mod tables;
 mod tests_assemble;
 #[cfg(test)]
 mod tests_assemble_speed;
+#[cfg(test)]
+mod tests_transposed;
 mod upload;
 
 pub use decoding::check_frame_for_nvcomp;

@@ -24,6 +24,7 @@ fn shape(array: &ArrayInfo) -> ArrayShape {
         aligned: None,
         values: array.cf.decoded,
         complex_fill_parts_differ: array.fill != array.imaginary_fill,
+        ragged: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs jobs on the CPU ([`run`]). An operation with a table of channels is taken channel by channel, with the code for a
-//! single mean and stddev. Long rows of channels go through a buffer, in three steps. Both give the same bits.
+//! single mean and stddev. Long rows of channels go through a buffer, in three steps. Transposed boxes are taken block by
+//! block. All give the same bits.
 //!
 //! `unsafe` is allowed here: jobs and operations carry addresses, as in `cpu`.
 
@@ -8,6 +9,9 @@
 use dali_zarr_kernels::{Job, NORM_TABLE, Op, Source};
 
 use super::cpu::run_plain;
+use super::rows::Rows;
+use super::transposed::{is_far, run_transposed};
+use super::walk::dtype;
 use dali_zarr_base::dtype::DType;
 
 /// If the innermost dimension has at most this many channels, and more rows than channels, the channels are taken one
@@ -44,6 +48,10 @@ unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
     let table = op.mean.to_bits() as *const [f64; 2];
     // SAFETY: the caller promises that the table has these channels.
     let of_channel = |i: i64| unsafe { table.offset((first + step * i) as isize).read() };
+    if is_far(job) && dim + 1 >= inner {
+        // SAFETY: the caller's promise.
+        return unsafe { run_blocks(job, op, of_channel) };
+    }
     if dim == inner && (job.extent[dim] > FEW || rows <= u64::from(job.extent[dim])) {
         return (0..rows).map(|row| by_row(&of_row(job, op, row), op, of_channel)).sum();
     }
@@ -54,6 +62,27 @@ unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
         unsafe { run_plain(&part(job, op, dim, i, 1), &own) }
     };
     (0..i64::from(job.extent[dim])).map(one).sum()
+}
+
+/// Runs one job block by block. Its operation has a table, and its channels lie along the last dimension or the one before.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn run_blocks(job: &Job, op: &Op, of_channel: impl Fn(i64) -> [f64; 2]) -> u64 {
+    let (dim, ..) = job.channels();
+    let (from, to) = (dtype(op.src_dtype).size(), dtype(op.dst_dtype).size());
+    let is_of_row = dim + 1 == job.ndim as usize;
+    let row = |i: usize, j: usize, src: *const u8, step: isize, dst: *mut u8, n: usize| {
+        if is_of_row {
+            let [mean, stddev] = of_channel(i as i64);
+            let own = Op { has_norm: 1, mean, stddev, ..*op };
+            return Rows::new(&own, 0).row(src, step, dst, to as isize, n);
+        }
+        let row = Job::new(src as u64, dst as u64, [(n as u32, (step / from as isize) as i64, 1)]);
+        by_row(&row, op, |k| of_channel(j as i64 + k))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_transposed(job, op, row) }
 }
 
 /// Returns the part of a job that has `count` elements along dimension `dim`, from element `from` on.

@@ -5,7 +5,10 @@
 mod cast;
 mod channels;
 mod cpu;
+mod rows;
 mod steps;
+mod transposed;
+mod walk;
 
 pub use channels::run;
 
@@ -175,3 +178,5 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -
 mod tests;
 #[cfg(test)]
 mod tests_channels;
+#[cfg(test)]
+mod tests_transposed;

@@ -13,10 +13,10 @@ fn letter(dim: &str) -> Option<char> {
     })
 }
 
-/// Returns the layout of an output whose dimensions have these names; "" stands for the channels of a stack. The layout
-/// is empty if a name has no letter, or if a letter would come twice.
-pub(super) fn of(dims: &[&str]) -> String {
-    let letters: Option<String> = dims.iter().map(|d| if d.is_empty() { Some('C') } else { letter(d) }).collect();
+/// Returns the layout of an output whose dimensions have these names. The layout is empty if a name has no letter, or if a
+/// letter would come twice.
+pub(super) fn of<S: AsRef<str>>(dims: &[S]) -> String {
+    let letters: Option<String> = dims.iter().map(|d| letter(d.as_ref())).collect();
     match letters {
         Some(l) if (1..l.len()).all(|i| !l[..i].contains(&l[i..=i])) => l,
         _ => String::new(),
@@ -27,10 +27,10 @@ pub(super) fn of(dims: &[&str]) -> String {
 mod tests {
     #[test]
     fn known_names_have_letters() {
-        assert_eq!(super::of(&["", "latitude", "lon"]), "CHW");
+        assert_eq!(super::of(&["channel", "latitude", "lon"]), "CHW");
         assert_eq!(super::of(&["time", "level", "lat", "lon"]), "FDHW");
         assert_eq!(super::of(&["time", "t"]), "");
         assert_eq!(super::of(&["values"]), "");
-        assert_eq!(super::of(&[]), "");
+        assert_eq!(super::of::<&str>(&[]), "");
     }
 }

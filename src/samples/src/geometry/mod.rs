@@ -20,6 +20,7 @@ mod requested;
 mod rows;
 mod starts;
 mod table_starts;
+mod transposed;
 mod views;
 
 pub use aligned::{Alignment, align};
@@ -79,6 +80,9 @@ pub struct ArrayShape {
     /// Whether the fill value is a complex number with different parts. In missing chunks, odd indices along the last
     /// dimension (imaginary parts) then have another value than even ones.
     pub complex_fill_parts_differ: bool,
+    /// If it is seen as if it had one element for each row: the stored name of the dimension that the row's elements lie
+    /// along, which a sample has in front. `None` for all other arrays.
+    pub ragged: Option<String>,
 }
 
 impl ArrayShape {
@@ -140,6 +144,8 @@ pub struct Geometry {
     pub tables: Vec<Range<usize>>,
     /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
+    /// Whether the dimensions of an output have another order than they would have without `transpose`.
+    pub is_transposed: bool,
     /// The output that tells which elements weren't padded, if there is one.
     pub mask: Option<Mask>,
     /// Whether elements out of bounds repeat those at the edge.
@@ -273,7 +279,8 @@ impl Geometry {
             let all = if first.random { first.left_out.min(1) * i64::from(first.count() == 0) } else { first.left_out };
             (first.missing.as_ref().map_or(0, |missing| missing.count(from, to)), others.saturating_mul(all as u64))
         });
-        let outputs::Built { outputs, placements, norms, tables, mask } = outputs::build(spec, arrays, &views, &axes)?;
+        let outputs::Built { outputs, placements, norms, tables, is_transposed, mask } =
+            outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
             table: None,
@@ -283,6 +290,7 @@ impl Geometry {
             norms,
             tables,
             outputs,
+            is_transposed,
             mask,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             filled,

@@ -6,7 +6,7 @@
 
 use super::cuts::{check_outputs, per_channel};
 use super::{ArrayShape, Norm, Role, View, filled, resolve};
-use crate::spec::{ChannelDims, DimKey, PerOutput, Spec};
+use crate::spec::{DimKey, OutputDims, PerOutput, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
@@ -167,10 +167,10 @@ fn of_arrays(what: &str, given: &PerOutput<f64>, arrays: &[ArrayShape]) -> Resul
 
 /// Returns the dimensions of each array that `channels` names, in ascending order; `None` if `channels` says nothing
 /// about the array.
-fn named(given: &ChannelDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<usize>>>> {
+fn named(given: &OutputDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<usize>>>> {
     match given {
-        ChannelDims::All(keys) if keys.is_empty() => Ok(vec![None; arrays.len()]),
-        ChannelDims::All(keys) => {
+        OutputDims::All(keys) if keys.is_empty() => Ok(vec![None; arrays.len()]),
+        OutputDims::All(keys) => {
             let found: Vec<Vec<usize>> =
                 arrays.iter().map(|array| dims_of(keys, array, arrays).map(sorted)).collect::<Result<_>>()?;
             for key in keys {
@@ -183,7 +183,7 @@ fn named(given: &ChannelDims, arrays: &[ArrayShape]) -> Result<Vec<Option<Vec<us
             }
             Ok(found.into_iter().map(Some).collect())
         }
-        ChannelDims::ByOutput(by_output) => {
+        OutputDims::ByOutput(by_output) => {
             check_outputs("channels", by_output.iter().map(|(name, _)| name.as_str()), arrays)?;
             let of = |array: &ArrayShape| {
                 let Some((_, keys)) = by_output.iter().find(|(name, _)| *name == array.output) else { return Ok(None) };

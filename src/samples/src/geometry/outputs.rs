@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::cuts::check;
 use super::normalised::{Channels, Normalised};
+use super::transposed::{Orders, row_major, strides_in};
 use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::spec::{Concat, Spec};
@@ -49,6 +50,7 @@ pub(super) struct Built {
     pub placements: Vec<Placement>,
     pub norms: Vec<Norm>,
     pub tables: Vec<Range<usize>>,
+    pub is_transposed: bool,
     pub mask: Option<Mask>,
 }
 
@@ -90,6 +92,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         let shape = vec![axes.len() as i64 + others.map(i64::from).iter().sum::<i64>()];
         built.outputs.push(OutputInfo {
             shape,
+            dims: vec!["column".into()],
             dtype: DType::I64,
             layout: String::new(),
             name: "index".into(),
@@ -107,11 +110,13 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
         // Of several longest windows the first one.
         cuts.reduce(|best, next| if next.window > best.window { next } else { best }).map(|cut| (a, cut))
     };
-    let axes: Vec<(usize, Cut)> = (0..axes.len()).filter_map(longest).collect();
+    let kept: Vec<(usize, Cut)> = (0..axes.len()).filter_map(longest).collect();
     let groups = (offsets.len() > 1).then_some(offsets.len() as i64);
-    let shape = groups.into_iter().chain(axes.iter().map(|(_, cut)| cut.window)).collect();
-    let info = OutputInfo { shape, dtype: DType::Bool, layout: String::new(), name: "mask".into(), ragged: None };
-    (info, Mask { output, axes, offsets: offsets.to_vec() })
+    let shape = groups.into_iter().chain(kept.iter().map(|(_, cut)| cut.window)).collect();
+    let dims = groups.map(|_| "offset".to_owned()).into_iter().chain(kept.iter().map(|&(a, _)| axes[a].name.clone()));
+    let (dtype, layout) = (DType::Bool, String::new());
+    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: "mask".into(), ragged: None };
+    (info, Mask { output, axes: kept, offsets: offsets.to_vec() })
 }
 
 /// Gives the real and the imaginary parts of complex numbers a [`Norm`] each, if the parts of the fill value differ.
@@ -169,15 +174,6 @@ fn kept(view: &View, d: usize) -> Option<u64> {
     }
 }
 
-/// Returns the row-major strides of a shape, in elements.
-fn row_major(shape: &[u64]) -> Vec<i64> {
-    let mut strides = vec![1i64; shape.len()];
-    for d in (0..shape.len().saturating_sub(1)).rev() {
-        strides[d] = strides[d + 1].saturating_mul(shape[d + 1].min(1 << 62) as i64);
-    }
-    strides
-}
-
 fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64]) -> Result<Built> {
     let normalised = Normalised::separate(spec, arrays, views)?;
     let (mut norms, mut tables, mut of_arrays) = (Vec::new(), Vec::new(), Vec::new());
@@ -194,16 +190,21 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         });
         of_arrays.push((first, channels));
     }
+    let orders = Orders::new(spec, arrays)?;
+    let mut is_transposed = false;
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
         for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
             let dims: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, d).is_some()).collect();
             let shape: Vec<u64> = dims.iter().filter_map(|&d| kept(view, d)).collect();
+            let names: Vec<&str> = dims.iter().map(|&d| array.dims[d].as_str()).collect();
+            let order = orders.of_array(array, &names)?;
+            is_transposed |= !order.is_sorted();
             let mut strides = vec![0; view.dims.len()];
-            for (&d, stride) in dims.iter().zip(row_major(&shape)) {
+            for (&d, stride) in dims.iter().zip(strides_in(&shape, &order)) {
                 strides[d] = stride;
             }
-            let names: Vec<&str> = dims.iter().map(|&d| array.dims[d].as_str()).collect();
+            let names: Vec<String> = order.iter().map(|&d| names[d].to_owned()).collect();
             placements.push(Placement {
                 array: a,
                 output: outputs.len(),
@@ -215,15 +216,16 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 channels: of_arrays[a].1.clone(),
             });
             outputs.push(OutputInfo {
-                shape: shape.iter().map(|&s| s as i64).collect(),
-                dtype: normalised[a].dtype(),
+                shape: order.iter().map(|&d| shape[d] as i64).collect(),
                 layout: layout::of(&names),
+                dims: names,
+                dtype: normalised[a].dtype(),
                 name: array.output.clone(),
                 ragged: None,
             });
         }
     }
-    Ok(Built { outputs, placements, norms, tables, mask: None })
+    Ok(Built { outputs, placements, norms, tables, is_transposed, mask: None })
 }
 
 /// Returns the dimensions of a stack that follow its channels: those of `dims` that samples keep, and others that every
@@ -264,12 +266,16 @@ fn channels_of(arrays: &[ArrayShape], views: &[View], grid: &[GridDim<'_>]) -> R
 
 fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
     let grid = grid(arrays, views, axes);
-    let grid_shape: Vec<u64> = grid.iter().map(|g| g.len).collect();
-    let grid_strides = row_major(&grid_shape);
-    let plane = grid_shape.iter().fold(1i64, |n, &s| n.saturating_mul(s as i64));
-
     let of_arrays = channels_of(arrays, views, &grid)?;
     let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
+    let shape: Vec<u64> = std::iter::once(channels).chain(grid.iter().map(|g| g.len)).collect();
+    let names: Vec<&str> = grid.iter().map(|g| g.name).collect();
+    let (of_channels, order) = Orders::new(spec, arrays)?.of_stack(&names)?;
+    let is_transposed = !order.is_sorted();
+    let names: Vec<String> = std::iter::once(of_channels).chain(names).map(str::to_owned).collect();
+    let stack_strides = strides_in(&shape, &order);
+    // The distance between channels in the output.
+    let plane = stack_strides[0];
     let own: Vec<Vec<usize>> = of_arrays.iter().map(|(dims, _)| dims.clone()).collect();
     let normalised = Normalised::stacked(spec, arrays, views, &own)?;
     let dtype = normalised[0].dtype();
@@ -293,7 +299,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             strides[d] = w * plane;
         }
         let mut broadcast = Vec::new();
-        for (g, &stride) in grid.iter().zip(&grid_strides) {
+        for (g, &stride) in grid.iter().zip(&stack_strides[1..]) {
             match array.dims.iter().position(|d| d == g.name) {
                 Some(d) => strides[d] = stride,
                 None => broadcast.push((g.len, stride)),
@@ -303,9 +309,10 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         norms.extend(&normalised[a].norms);
         let channels = (norms.len() > norm + 1).then(|| {
             let of = &normalised[a].dims;
-            // Channels that the stack makes have boxes of their own and need no table.
+            // Channels that the stack makes have boxes of their own and need no table, unless their elements don't lie
+            // together in the output.
             let is_own = of != dims;
-            let table = (is_own && !array.complex_fill_parts_differ).then(|| {
+            let table = ((is_own || is_transposed) && !array.complex_fill_parts_differ).then(|| {
                 tables.push(norm..norms.len());
                 tables.len() - 1
             });
@@ -324,14 +331,14 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         first_channel += count;
     }
 
-    let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
-    let shape: Vec<i64> = std::iter::once(channels).chain(grid_shape).map(|s| s as i64).collect();
+    let dims: Vec<String> = order.iter().map(|&d| names[d].clone()).collect();
+    let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name, ragged: None };
+    let info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None };
     let placements = offsets
         .iter()
         .enumerate()
         .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
         .collect();
-    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, mask: None })
+    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, is_transposed, mask: None })
 }

@@ -54,13 +54,14 @@ impl AsRows {
             _ => None,
         };
         let dim = asked.into_iter().chain(first(false)).chain(first(true)).find(free).unwrap_or_else(|| "rows".into());
-        let as_rows = |array: &ArrayShape| {
+        let as_rows = |(array, is_ragged): (&ArrayShape, &bool)| {
             let mut array = array.clone();
+            array.ragged = is_ragged.then(|| array.dims[0].clone());
             array.dims[0].clone_from(&dim);
             array.parts.iter_mut().zip(&rows.stores).for_each(|(part, of)| part[0] = of.0);
             array
         };
-        Ok(Self { arrays: arrays.iter().map(as_rows).collect(), rows, dim, ragged })
+        Ok(Self { arrays: arrays.iter().zip(&ragged).map(as_rows).collect(), rows, dim, ragged })
     }
 }
 
@@ -120,7 +121,7 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
         if placement.channels.iter().any(|channels| channels.dims.iter().any(|&(d, _)| d == 0)) {
             return refuse("channels", "expected other dimensions than the rows");
         }
-        let (array, view) = (&stored[placement.array], &geometry.views[placement.array]);
+        let array = &stored[placement.array];
         let output = &mut geometry.outputs[placement.output];
         placement.strides[0] = output.shape.iter().product();
         let row_bytes = placement.strides[0] as u128 * output.dtype.size() as u128;
@@ -131,12 +132,8 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
                 output.name
             )));
         }
-        let is_kept = |d: &usize| match view.dims[*d].role {
-            Role::Axis(a) => !view.cuts[a].dropped,
-            Role::Ragged | Role::Whole => true,
-        };
-        let names: Vec<&str> = (0..array.dims.len()).filter(is_kept).map(|d| array.dims[d].as_str()).collect();
-        output.layout = layout::of(&names);
+        output.dims.insert(0, array.dims[0].clone());
+        output.layout = layout::of(&output.dims);
         output.shape.insert(0, longest as i64);
         output.ragged = Some(in_batch);
     }
@@ -190,6 +187,7 @@ mod tests {
         ArrayShape {
             aligned: None,
             complex_fill_parts_differ: false,
+            ragged: None,
             name: name.into(),
             output: name.into(),
             dims: dims.iter().map(|(dim, _)| (*dim).into()).collect(),

@@ -6,6 +6,7 @@ pub(super) fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
         aligned: None,
         complex_fill_parts_differ: false,
+        ragged: None,
         name: name.into(),
         output: name.into(),
         dims: dims.iter().map(|d| d.0.into()).collect(),

@@ -6,8 +6,9 @@ use super::operations::{Operation, Operations};
 use super::{ChunkId, advance};
 use crate::geometry::Channels;
 
-/// A channel has a box of its own if at least this many of its elements lie together in the output, within one chunk: a
-/// few rows of an image or a field. Otherwise all channels are in one box, whose operation has a table.
+/// A channel has a box of its own if at least this many of its elements lie together within one chunk, both in the chunk
+/// and in the output: a few rows of an image or a field. Otherwise all channels are in one box, whose operation has a
+/// table.
 const OWN_BOX: u64 = 1024;
 
 /// What the boxes of the channels of one array in one chunk have in common.
@@ -35,8 +36,12 @@ pub(super) fn by_channel(
     let mut one = dims.to_vec();
     channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
     let mut counted = channels.dims.clone();
-    // Number of elements of one channel in this box that lie between its first element and the next channel along `d`.
-    let together = |d: usize| one.iter().filter(|dim| dim.dst < dims[d].dst).map(|dim| dim.n).product::<u64>();
+    // Number of elements of one channel in this box that lie between its first element and the next channel along `d`: in
+    // the output or in the chunk, whatever is fewer.
+    let nearer = |d: usize, of: fn(&Dim) -> u64| {
+        one.iter().filter(|dim| of(dim) < of(&dims[d])).map(|dim| dim.n).product::<u64>()
+    };
+    let together = |d: usize| nearer(d, |dim| dim.dst.unsigned_abs()).min(nearer(d, |dim| dim.src.unsigned_abs()));
     let table = channels.table.zip(channels.dims.last().copied());
     let table = table.filter(|&(_, (d, _))| dims[d].n > 1 && together(d) < OWN_BOX);
     if let Some((_, (d, _))) = table {

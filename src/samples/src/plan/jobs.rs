@@ -163,6 +163,9 @@ fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job
 
 /// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
 /// contiguous in source and output. A dimension with the flag `true` isn't merged. At least one dimension remains.
+///
+/// If neighbours in the source lie along another dimension than neighbours in the output, that dimension becomes the last
+/// but one ([`Job::is_transposed`]).
 fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> DimVec<(Dim, bool)> {
     let mut dims: DimVec<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
     dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));
@@ -181,6 +184,12 @@ fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> DimVec<(Dim, bool)> {
     }
     if out.is_empty() {
         out.push((Dim { n: 1, src: 1, dst: 1 }, false));
+    }
+    let inner = out.len() - 1;
+    let far = out[inner].0.src.unsigned_abs();
+    let near = (0..inner).filter(|&d| (1..far).contains(&out[d].0.src.unsigned_abs()));
+    if let Some(near) = near.min_by_key(|&d| out[d].0.src.unsigned_abs()) {
+        out[near..inner].rotate_left(1);
     }
     out
 }

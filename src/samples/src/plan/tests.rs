@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use super::*;
 use crate::dataset::ChunkLengths;
 use crate::geometry::ArrayShape;
-use crate::spec::{DimKey, OutOfBounds, Pick, Spec};
+use crate::spec::{DimKey, OutOfBounds, OutputDims, Pick, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_kernels::Source;
 use proptest::prelude::*;
@@ -124,6 +124,29 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64], edg
     (out, mask)
 }
 
+/// Returns the elements of samples, whose dimensions are those of the array, in the order of dimensions `order`.
+fn in_order(g: &Geometry, order: &[usize], elements: &[i64]) -> Vec<i64> {
+    let view = &g.views[0];
+    let len = |d: usize| match view.dims[d].role {
+        Role::Axis(a) => view.cuts[a].window as usize,
+        _ => view.dims[d].len as usize,
+    };
+    let lens: Vec<usize> = (0..view.dims.len()).map(len).collect();
+    let order: Vec<usize> = order.iter().copied().filter(|&d| d < lens.len()).collect();
+    let of_sample = |sample: &[i64]| {
+        let one = |linear: usize| {
+            let (mut rest, mut at) = (linear, vec![0; lens.len()]);
+            for &d in order.iter().rev() {
+                at[d] = rest % lens[d];
+                rest /= lens[d];
+            }
+            sample[at.iter().zip(&lens).fold(0, |n, (i, len)| n * len + i)]
+        };
+        (0..sample.len()).map(one).collect::<Vec<_>>()
+    };
+    elements.chunks(lens.iter().product()).flat_map(of_sample).collect()
+}
+
 fn grid(len: u64, chunk: u64, irregular: bool) -> DimGrid {
     if irregular {
         let mut starts: Vec<u64> = (0..len).filter(|i| i % chunk == 0 || i % 5 == 3).collect();
@@ -151,6 +174,7 @@ proptest! {
         breaks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
         edge: bool,
         pads in prop::option::of(prop::collection::vec(any::<[prop::sample::Index; 2]>(), 5)),
+        order in Just((0..5usize).collect::<Vec<_>>()).prop_shuffle(),
     ) {
         let rank = lens.len();
         let name = |d: usize| format!("d{d}");
@@ -161,11 +185,11 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, aligned: None, complex_fill_parts_differ: false };
+        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, aligned: None, complex_fill_parts_differ: false, ragged: None };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
-        let spec = Spec::default().with(|s| { s.source.paths = vec!["p".into(), "q".into()]; s.samples.dims = (0..=axes).map(|d| DimKey::Name(name(d))).collect(); s.samples.window = windows[..=axes].iter().map(|w| w.0).collect(); s.samples.stride = windows[..=axes].iter().map(|w| w.2).collect(); s.samples.offsets = vec![offset]; s.samples.step = windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(); s.samples.random_crop = (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(); s.samples.breaks = if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] }.into(); s.samples.cross_stores = flags >> 10 & 1 == 1; s.samples.out_of_bounds_policy = if edge { OutOfBounds::Edge } else { OutOfBounds::Pad }; s.samples.return_mask = true; let pad = |side: usize| pads.iter().flat_map(|pads| (0..=axes).map(|d| pads[d][side].index(((windows[d].0.max(1) - 1) * windows[d].2 + 1) as usize) as i64).collect::<Vec<_>>()).collect(); s.samples.pad_before = pad(0); s.samples.pad_after = pad(1); s.source.pick = pick.iter().map(|p| {
+        let spec = Spec::default().with(|s| { s.source.paths = vec!["p".into(), "q".into()]; s.samples.dims = (0..=axes).map(|d| DimKey::Name(name(d))).collect(); s.samples.window = windows[..=axes].iter().map(|w| w.0).collect(); s.samples.stride = windows[..=axes].iter().map(|w| w.2).collect(); s.samples.offsets = vec![offset]; s.samples.step = windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(); s.samples.random_crop = (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(); s.samples.breaks = if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] }.into(); s.samples.cross_stores = flags >> 10 & 1 == 1; s.samples.out_of_bounds_policy = if edge { OutOfBounds::Edge } else { OutOfBounds::Pad }; s.samples.return_mask = true; s.samples.transpose = OutputDims::All(order.iter().filter(|&&d| d < rank).map(|&d| DimKey::Name(name(d))).collect()); let pad = |side: usize| pads.iter().flat_map(|pads| (0..=axes).map(|d| pads[d][side].index(((windows[d].0.max(1) - 1) * windows[d].2 + 1) as usize) as i64).collect::<Vec<_>>()).collect(); s.samples.pad_before = pad(0); s.samples.pad_after = pad(1); s.source.pick = pick.iter().map(|p| {
                 let list = |store: usize| p.iter().map(|i| i[store].index(shape[pick_dim] as usize) as i64).collect();
                 let own = second.is_some() && pick_dim > 0 && flags >> 11 & 1 == 1;
                 Pick { dim: DimKey::Name(name(pick_dim)), indices: (0..if own { 2 } else { 1 }).map(list).collect() }
@@ -185,7 +209,7 @@ proptest! {
         let plan = planner.plan(&samples);
         let starts = &[0, lens[0]][..parts.len()];
         let (expected, inside) = expected(planner.geometry(), &samples, starts, &shape, edge);
-        prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), expected);
+        prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), in_order(planner.geometry(), &order, &expected));
         prop_assert!(!edge || plan.pads.iter().all(|job| job.output == 1), "all elements are of chunks");
         // The mask lacks the dimensions that are read whole, and those without a window.
         let whole: usize = shape[axes + 1..].iter().zip(axes + 1..).map(|(&n, d)| pick.as_ref().filter(|_| d == pick_dim).map_or(n as usize, Vec::len)).product();
@@ -209,6 +233,7 @@ fn jobs_of_channels(lens: [u64; 3]) -> Vec<Job> {
         unclear: None,
         aligned: None,
         complex_fill_parts_differ: false,
+        ragged: None,
     };
     let spec = Spec::default().with(|s| s.values.mean = vec![1.0, 2.0, 3.0].into());
     let geometry = Geometry::new(&spec, &[array]).unwrap();
@@ -244,6 +269,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
         unclear: None,
         aligned: None,
         complex_fill_parts_differ: false,
+        ragged: None,
     };
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();

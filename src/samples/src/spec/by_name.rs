@@ -120,23 +120,29 @@ impl<T> From<Vec<T>> for PerOutput<T> {
     }
 }
 
-/// The dimensions along which each element is a channel with its own mean and stddev.
+/// A list of dimensions for all outputs, or one for each output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChannelDims {
-    /// The dimensions of channels in all outputs. An array may lack some of them. Empty: derived from the number of
-    /// values.
+pub enum OutputDims {
+    /// The dimensions of all outputs. Empty: none were given.
     All(Vec<DimKey>),
-    /// The dimensions of channels by output. For other outputs they are derived from the number of values.
+    /// The dimensions by output. For other outputs none were given.
     ByOutput(Vec<(String, Vec<DimKey>)>),
 }
 
-impl Default for ChannelDims {
+impl OutputDims {
+    /// Whether nothing was given.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for OutputDims {
     fn default() -> Self {
         Self::All(Vec::new())
     }
 }
 
-impl<'de> Deserialize<'de> for ChannelDims {
+impl<'de> Deserialize<'de> for OutputDims {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         match Value::deserialize(value)? {
             Value::Object(values) => {

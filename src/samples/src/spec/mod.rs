@@ -21,7 +21,7 @@ use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::local_processes;
 use dali_zarr_stores as store;
 
-pub use by_name::{ChannelDims, PerDim, PerOutput};
+pub use by_name::{OutputDims, PerDim, PerOutput};
 pub use order::DEFAULT_SEED;
 pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, ResourceArguments};

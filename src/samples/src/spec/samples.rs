@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::read::{positive, positive_or_none};
-use super::{Breaks, DimKey, PerDim, PerOutput, Segments};
+use super::{Breaks, DimKey, OutputDims, PerDim, PerOutput, Segments};
 
 /// The arguments for how samples are cut.
 #[derive(Clone, Debug, Deserialize)]
@@ -82,6 +82,9 @@ pub struct SampleArguments {
     pub max_length: Option<u64>,
     /// Whether to stack the arrays as channels of one output, instead of one output for each array.
     pub stack_arrays: bool,
+    /// The order of a sample's dimensions, by name or by their position in the sample; `...` stands for all others.
+    /// Without it they have the order of the array, with the channels of a stack in front.
+    pub transpose: OutputDims,
     /// Whether to add an output of bool: true for the elements of the longest windows that weren't padded.
     pub return_mask: bool,
     /// Whether to add an output of int64: the sample's start in each of `dims`. If [`SampleArguments::names_segments`]
@@ -165,6 +168,7 @@ impl Default for SampleArguments {
             ragged_ends: None,
             max_length: None,
             stack_arrays: false,
+            transpose: OutputDims::default(),
             return_mask: false,
             return_index: false,
         }

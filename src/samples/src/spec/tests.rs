@@ -59,12 +59,12 @@ fn values_are_given_by_name() {
     assert_eq!((spec.values.dtype.of("z", 0), spec.values.dtype.of("a", 1)), (Some(DType::I8), None));
     let channels = |text: &str| read(&format!(r#"{{"path": "a", "channels": {text}}}"#)).values.channels;
     let (c, last) = (DimKey::Name("c".into()), DimKey::Index(-1));
-    assert_eq!(channels(r#"["c", -1]"#), ChannelDims::All(vec![c.clone(), last.clone()]));
+    assert_eq!(channels(r#"["c", -1]"#), OutputDims::All(vec![c.clone(), last.clone()]));
     assert_eq!(
         channels(r#"{"a": "c", "b": ["-1"]}"#),
-        ChannelDims::ByOutput(vec![("a".into(), vec![c]), ("b".into(), vec![last])])
+        OutputDims::ByOutput(vec![("a".into(), vec![c]), ("b".into(), vec![last])])
     );
-    assert_eq!(channels("null"), ChannelDims::default());
+    assert_eq!(channels("null"), OutputDims::default());
     assert_eq!((spec.values.mask_and_scale.of("z", 0), spec.values.mask_and_scale.of("a", 1)), (None, Some(false)));
     assert!(spec.samples.fill_value.of("a", 1).is_some_and(f64::is_nan));
 }

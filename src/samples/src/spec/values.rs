@@ -1,6 +1,6 @@
 //! How the values of the outputs are computed.
 
-use super::{ChannelDims, PerOutput};
+use super::{OutputDims, PerOutput};
 use dali_zarr_base::dtype::DType;
 
 /// The arguments for the values of the outputs.
@@ -16,8 +16,9 @@ pub struct ValueArguments {
     pub mean: PerOutput<f64>,
     /// The divisor, applied after `mean`.
     pub stddev: PerOutput<f64>,
-    /// The dimensions along which each element has its own mean and stddev.
-    pub channels: ChannelDims,
+    /// The dimensions along which each element has its own mean and stddev. Without them they are derived from the number
+    /// of values.
+    pub channels: OutputDims,
     /// The outputs' element type. Default: the type after decoding, or float32 for normalised values.
     pub dtype: PerOutput<DType>,
 }

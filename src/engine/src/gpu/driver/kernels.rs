@@ -13,7 +13,8 @@ use std::sync::Arc;
 pub struct AssembleArrays {
     /// A [`dali_zarr_kernels::Job`] for each box.
     pub jobs: u64,
-    /// One more u32 than there are jobs: the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements.
+    /// One more u32 than there are jobs: the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements,
+    /// or of its tiles by [`dali_zarr_kernels::Job::transposed_tiles`].
     pub tile_start: u64,
     /// The [`dali_zarr_kernels::Op`]s that the jobs name.
     pub ops: u64,
@@ -49,6 +50,7 @@ pub struct Module {
     assemble: sys::CUfunction,
     assemble_fill: sys::CUfunction,
     assemble_channels: sys::CUfunction,
+    assemble_transposed: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
     /// In the order of [`INFLATE`].
@@ -107,6 +109,7 @@ impl Module {
                 assemble: function("dz_assemble")?,
                 assemble_fill: function("dz_assemble_fill")?,
                 assemble_channels: function("dz_assemble_channels")?,
+                assemble_transposed: function("dz_assemble_transposed")?,
                 checksum: function("dz_checksum")?,
                 gather: function("dz_gather")?,
                 inflate,
@@ -170,6 +173,44 @@ impl Module {
         n_jobs: u32,
         n_tiles: u32,
     ) -> Result<()> {
+        // SAFETY: dz_assemble_channels has these arguments; the caller vouches for the addresses.
+        unsafe {
+            self.launch_counting("dz_assemble_channels", self.assemble_channels, stream, arrays, (n_jobs, n_tiles))
+        }
+    }
+
+    /// As [`Self::launch_assemble`], for [transposed](dali_zarr_kernels::Job::is_transposed) jobs of any operation, whose
+    /// tiles are those of [`dali_zarr_kernels::Job::transposed_tiles`].
+    ///
+    /// # Errors
+    /// As [`Self::launch_assemble`].
+    ///
+    /// # Safety
+    /// As for [`Self::launch_channels`].
+    pub unsafe fn launch_transposed(
+        &self,
+        stream: &Stream,
+        arrays: &AssembleArrays,
+        n_jobs: u32,
+        n_tiles: u32,
+    ) -> Result<()> {
+        let function = self.assemble_transposed;
+        // SAFETY: dz_assemble_transposed has these arguments; the caller vouches for the addresses.
+        unsafe { self.launch_counting("dz_assemble_transposed", function, stream, arrays, (n_jobs, n_tiles)) }
+    }
+
+    /// Launches a kernel that takes counters in any case, for these numbers of jobs and tiles.
+    ///
+    /// # Safety
+    /// The function has the arguments of `dz_assemble_channels`; and as for [`Self::launch_assemble`].
+    unsafe fn launch_counting(
+        &self,
+        name: &str,
+        function: sys::CUfunction,
+        stream: &Stream,
+        arrays: &AssembleArrays,
+        (n_jobs, n_tiles): (u32, u32),
+    ) -> Result<()> {
         let AssembleArrays { mut jobs, mut tile_start, mut ops, counters } = *arrays;
         let (mut n_jobs, mut counters) = (n_jobs, counters.unwrap_or(0));
         let mut arguments = [
@@ -179,9 +220,8 @@ impl Module {
             argument(&mut ops),
             argument(&mut counters),
         ];
-        let function = self.assemble_channels;
-        // SAFETY: the arguments are those of dz_assemble_channels; the caller vouches for the addresses.
-        unsafe { self.launch("dz_assemble_channels", function, stream, (n_tiles, THREADS), &mut arguments) }
+        // SAFETY: the caller vouches for the function's arguments and the addresses.
+        unsafe { self.launch(name, function, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
     /// Enqueues the verification of the checksums of `n` buffers: `jobs` is an array of

@@ -111,6 +111,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         missing_dates: _,
         // What is filled with the previous element is in the picks.
         fill_missing,
+        // The order of dimensions is in the outputs.
+        transpose: _,
         segments: _,
         pad_before: _,
         pad_after: _,
@@ -190,6 +192,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
             "fill_missing",
             json!([fill_missing.map(FillMissing::name), shortened(json!(geometry.filled))]),
         ),
+        (geometry.is_transposed, "transpose", shortened(json!(orders(geometry)))),
         (*order == OrderSource::Pushed, "order", json!("the caller's")),
         // In older versions, all draws of a sample had the same crop.
         (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
@@ -199,6 +202,11 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let weighted = weights.map(|weights| ("weights", json!(weights.described())));
     let others = others.chain(rows).chain(weighted);
     all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Returns the names of each output's dimensions, in their order.
+fn orders(geometry: &Geometry) -> Vec<String> {
+    geometry.outputs.iter().map(|output| output.dims.join(" ")).collect()
 }
 
 /// Describes the rows of ragged arrays: their number, a hash of their offsets, and how many elements of each are read

@@ -3,7 +3,7 @@
 use super::tests::{array, at, identity, named, refusal, state, store};
 use super::*;
 use dali_zarr_base::dtype::DType;
-use dali_zarr_samples::spec::{ChannelDims, DimKey, OutOfBounds, PerOutput, Pick};
+use dali_zarr_samples::spec::{DimKey, OutOfBounds, OutputDims, PerOutput, Pick};
 
 #[test]
 fn arguments_that_mean_the_same_are_the_same() {
@@ -97,7 +97,7 @@ fn arguments_that_mean_the_same_are_the_same() {
             base.clone().with(|s| {
                 s.values.mean = PerOutput::ByOutput(vec![("g/a".into(), vec![1.0, 2.0, 3.0])]);
                 s.values.stddev = PerOutput::one(1.0);
-                s.values.channels = ChannelDims::All(vec![DimKey::Index(1)]);
+                s.values.channels = OutputDims::All(vec![DimKey::Index(1)]);
             }),
         ],
         // Lists of equal numbers.
