@@ -61,6 +61,8 @@ _epochs: weakref.WeakSet[Any] = weakref.WeakSet()
 _inherited: set[int] = set()
 # While the process forks: what the child must never destroy.
 _forking: list[Any] = []
+# Not empty if some of that may be on a GPU.
+_beside_gpus: list[bool] = []
 # Py_TPFLAGS_HAVE_GC.
 _IS_TRACKED = 1 << 14
 # The threads besides the main one that are in DALI, and how deep; and whether the process ends.
@@ -308,8 +310,10 @@ def _is_foreign(kind: type) -> bool:
 def _fork() -> None:
     """Finds what a child must never destroy. Before the fork, since the child drops what the other threads have."""
     _forking.extend([*_known, *_epochs])
+    _beside_gpus.clear()
     if not _forking or not _dali.module("backend_impl").GetCUDADeviceCount():
         return
+    _beside_gpus.append(True)
     _is_foreign.cache_clear()
     frames = list(sys._current_frames().values())  # pyright: ignore[reportPrivateUsage]
     while frames:
@@ -328,6 +332,12 @@ def _fork() -> None:
 
 def _forked() -> None:
     """Keeps what the child inherited from ever being destroyed."""
+    if _beside_gpus:
+        # DALI's and CUDA's libraries would call CUDA at the end of the process, which ends it by SIGABRT. So it ends before
+        # their destructors, with the status and after its files are written.
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+        libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
     for one in _forking:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
         _inherited.add(id(one))

@@ -108,7 +108,9 @@ class Reading:
         restored = None if state is None or template is None else _restored_checkpoint(plan, state, template)
         self._pipe: Any = None
         self._pipe, self.places = self._built(restored)
-        self._scheduled = False
+        # Runs of the pipeline that were scheduled and whose outputs were taken, and batches that were pushed. Each is
+        # counted by one thread.
+        self._runs = self._taken = self._pushes = 0
         self._bfloats: list[int] | None = None
         # The library's number of the reader, and how many batches it prepares at a time; None: not asked for yet.
         self._told: tuple[int, int] | None = None
@@ -126,6 +128,9 @@ class Reading:
         pipe = _dali.module("pipeline").Pipeline(
             batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
             seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
+            # A run waits for its samples. DALI's executor may not finish the run before it then, so no run is scheduled
+            # whose samples weren't pushed. The reader itself prepares batches ahead.
+            **({"prefetch_queue_depth": 1} if plan.is_pushed else {}),
         )
         with pipe:
             places, nodes = self._defined()
@@ -177,7 +182,7 @@ class Reading:
         """
         if self._pipe is None:
             self._pipe, self.places = self._built(self._left)
-            self._scheduled = False
+            self._runs = self._taken = self._pushes = 0
 
     def checkpoint(self) -> bytes:
         """Returns DALI's checkpoint after the batch that was handed out last."""
@@ -227,7 +232,9 @@ class Reading:
             IndexError: There is no such sample.
             ValueError: There are none, or more than in a batch.
         """
-        return _native.push(self._pushes_to()[0], numbers, epoch, place)
+        is_taken = _native.push(self._pushes_to()[0], numbers, epoch, place)
+        self._pushes += is_taken
+        return is_taken
 
     def numbers(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the numbers of samples, which are given by numbers (sample,), or by rows of the index (sample, column).
@@ -238,6 +245,10 @@ class Reading:
         """
         return samples if samples.ndim == 1 else _native.find(self._pushes_to()[0], samples)
 
+    def _schedule(self) -> None:
+        self._pipe.schedule_run()
+        self._runs += 1
+
     def next(self, take: Callable[[list[Any]], B]) -> B:
         """Waits for the next batch, from a pipeline that is opened if it was closed; returns what ``take`` makes of its outputs.
 
@@ -246,9 +257,8 @@ class Reading:
         """
         self.resume()
         try:
-            if not self._scheduled:
-                self._pipe.schedule_run()
-                self._scheduled = True
+            if self._runs == self._taken:
+                self._schedule()
             try:
                 _calls.wait(self._pipe)
             except BaseException:
@@ -257,8 +267,11 @@ class Reading:
                 raise
             # The batch before needn't be released: DALI's executor gives it away, and reuses its memory when nobody
             # holds it.
-            found = take(list(self._pipe.outputs()))
-            self._pipe.schedule_run()
+            taken = list(self._pipe.outputs())
+            self._taken += 1
+            found = take(taken)
+            if not self.plan.is_pushed or self._pushes > self._runs:
+                self._schedule()
         except KeyboardInterrupt:
             # The pipeline may have lost a batch.
             self.close()
