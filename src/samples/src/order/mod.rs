@@ -84,7 +84,8 @@ impl Order {
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        Self::by_chunks(spec, Blocks::single(samples))
+        let sharding = SampleSharding::new(spec, samples)?;
+        Self::of(spec, sharding, Blocks::single(samples), None, samples)
     }
 
     /// Makes the order of the samples of `blocks`; those of one block share chunks.
@@ -93,7 +94,7 @@ impl Order {
     /// As [`Self::new`].
     pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
         let samples = blocks.samples();
-        Self::of(spec, blocks, None, samples)
+        Self::of(spec, SampleSharding::new(spec, samples)?, blocks, None, samples)
     }
 
     /// Makes the order of `samples` samples that are drawn by weights. It ignores chunks.
@@ -102,12 +103,18 @@ impl Order {
     /// As [`Self::new`]; if the samples are to be shuffled too.
     pub fn drawn(spec: &Spec, samples: u64, weights: Weights) -> Result<Self> {
         let draws = weights.draws();
-        Self::of(spec, Blocks::single(samples), Some(weights), draws)
+        let sharding = SampleSharding::new(spec, draws)?;
+        Self::of(spec, sharding, Blocks::single(samples), Some(weights), draws)
     }
 
-    /// Makes the order of `positions` positions in an epoch.
-    fn of(spec: &Spec, blocks: Blocks, weights: Option<Weights>, positions: u64) -> Result<Self> {
-        let sharding = SampleSharding::new(spec, positions)?;
+    /// Makes the order of `positions` positions in an epoch, which `sharding` divides.
+    fn of(
+        spec: &Spec,
+        sharding: SampleSharding,
+        blocks: Blocks,
+        weights: Option<Weights>,
+        positions: u64,
+    ) -> Result<Self> {
         let shuffling = Shuffling::of(&spec.order, weights.is_some())?;
         let (schedule, shard) = (Schedule::new(sharding, positions), spec.order.shard_id as u64);
         let shuffle = shuffle(shuffling, &blocks, weights.as_ref(), &schedule.position(shard, 0));

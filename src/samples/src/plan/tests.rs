@@ -313,7 +313,8 @@ fn a_dimension_of_more_chunks_than_could_be_listed_is_planned() {
         unclear: None,
         complex_fill_parts_differ: false,
     };
-    let geometry = Geometry::new(&Spec::default().with(|s| s.samples.window = vec![4].into()), &[array]).unwrap();
+    let spec = Spec::default().with(|s| (s.samples.window, s.samples.step) = (vec![4].into(), vec![1].into()));
+    let geometry = Geometry::new(&spec, &[array]).unwrap();
     let part = PartGrid { dims: vec![DimGrid::Irregular(lengths)], order: vec![0], swap: false };
     let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 1, parts: vec![part] }]);
     assert_eq!(planner.samples(), len - 3);
