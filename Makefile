@@ -44,11 +44,15 @@ $(VENV)/.bench: $(VENV)/.python tests/requirements-bench.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements-bench.txt
 	@touch $@
 
-# The writers of foreign stores: Python's in .venv, but zarr-python 2, anemoi-datasets (which needs it) and Node's in folders of their own.
-build/foreign/.python: $(VENV)/.python tests/requirements-foreign.txt tests/foreign/requirements-zarr2.txt tests/foreign/requirements-anemoi.txt
+# The writers of foreign stores: Python's in .venv, but zarr-python 2, anemoi-datasets (which needs it), anemoi-training and Node's in folders of
+# their own.
+build/foreign/.python: $(VENV)/.python tests/requirements-foreign.txt tests/foreign/requirements-zarr2.txt tests/foreign/requirements-anemoi.txt \
+    tests/foreign/requirements-anemoi-training.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt --requirement tests/requirements-foreign.txt
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D)/zarr2 --requirement tests/foreign/requirements-zarr2.txt
 	$(BIN)/python -m pip install --quiet --upgrade --target $(@D)/anemoi --requirement tests/foreign/requirements-anemoi.txt
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D)/anemoi-training \
+	    --requirement tests/foreign/requirements-anemoi-training.txt
 	@touch $@
 
 build/foreign/.node: tests/foreign/package.json
