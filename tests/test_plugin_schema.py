@@ -33,6 +33,8 @@ ARGUMENTS = {
     "roi_end": "_INT64_VEC",
     "breaks": "_INT64_VEC",
     "missing_dates": "STRING",
+    "fill_missing": "STRING",
+    "transpose": "_STRING_VEC",
     "cross_stores": "BOOL",
     "out_of_bounds_policy": "STRING",
     "fill_value": "FLOAT",

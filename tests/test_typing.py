@@ -55,7 +55,8 @@ def test_the_types_are_the_schemas():
     of_hint = {
         "bool": "BOOL", "int": "INT64", "Bytes": "INT64", "Integers": "_INT64_VEC", "float": "FLOAT", "Statistics": "_FLOAT_VEC",
         "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING",
-        "OutOfBounds": "STRING", "Concat": "STRING", "MissingDates": "STRING", "str": "STRING",
+        "OutOfBounds": "STRING", "Concat": "STRING", "MissingDates": "STRING", "FillMissing": "STRING", "Orders": "_STRING_VEC",
+        "str": "STRING",
         "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE", "PerDim": "_INT64_VEC", "PerDimOfOutput": "_INT64_VEC",
         "Arrays": "_STRING_VEC", "Table": "STRING", "Breaks": "_INT64_VEC", "Segments": "_INT64_VEC",
         "Channels": "_STRING_VEC",

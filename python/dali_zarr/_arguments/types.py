@@ -103,8 +103,8 @@ StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
 MissingDates: TypeAlias = Literal["skip", "keep"]
-# Or the number NaN.
-FillMissing: TypeAlias = Literal["previous", "nan", "mean"]
+# "nan" may be the number, too.
+FillMissing: TypeAlias = Literal["previous", "nan", "mean"] | float
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
 # Elements, an array of ends (a name, or a location of its own), or "auto".
 Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
@@ -129,7 +129,6 @@ class ElementArguments(TypedDict, total=False):
     breaks: Breaks | None
     concat: Concat
     cross_stores: bool
-    align: Mapping[str, str | Mapping[str, Any]] | None
     mask_and_scale: bool | Mapping[str, bool] | None
     fillna: float | Mapping[str, float] | None
 
@@ -138,13 +137,14 @@ class SampleArguments(ElementArguments, total=False):
     """Arguments that say what is read, and how samples are cut."""
 
     arrays: Arrays | None
+    align: Mapping[str, str | Mapping[str, Any]] | None
     window: PerDimOfOutput | None
     step: PerDim | None
     overlap: PerDim | None
     random_crop: Names | None
     segments: Segments | None
     missing_dates: MissingDates
-    fill_missing: FillMissing | float | None
+    fill_missing: FillMissing
     samples_per_volume: int
     starts: Table | None
     stride: PerDimOfOutput | None

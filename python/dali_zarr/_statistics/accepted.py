@@ -31,6 +31,7 @@ class IgnoredArguments(TypedDict, total=False):
     pad_after: Any
     fill_value: Any
     missing_dates: Any
+    fill_missing: Any
     stack_arrays: Any
     transpose: Any
     return_mask: Any
@@ -74,6 +75,7 @@ _RAGGED = "statistics of ragged rows are those of all stored elements; leave it 
 # Arguments that are refused, and why. Without them the statistics would mean something else.
 REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",
+    "align": "arrays of another rate have elements of their own; leave it out, and ask for their statistics in a call of their own",
     "ragged": _RAGGED, "ragged_ends": _RAGGED, "max_length": _RAGGED,
 }
 
