@@ -127,11 +127,13 @@ class ValuesDraw:
             self.args["return_index"] = True
 
     def _transpose(self) -> None:
-        known = list(dict.fromkeys(d for dims in self.dims_of.values() for d in dims))
+        # The parts of complex numbers are a dimension of their own.
+        dims_of = {o: (*d, "complex") if self.types[o] == "complex64" else d for o, d in self.dims_of.items()}
+        known = list(dict.fromkeys(d for dims in dims_of.values() for d in dims))
         if self.is_stack:
             self.args["transpose"] = self._order([*known, self.one(["channel", "variable"])])
         elif self.maybe(0.5):
-            self.args["transpose"] = {o: self._order(self.dims_of[o]) for o in self.some(self.outputs) if self.dims_of[o]}
+            self.args["transpose"] = {o: self._order(dims_of[o]) for o in self.some(self.outputs) if dims_of[o]}
         else:
             self.args["transpose"] = self._order(known)
 

@@ -316,7 +316,8 @@ class Epoch:
         for output in self.request.outputs:
             if output.array is not None:
                 values, dims = self._cut(cut, places, output.array, output.offset)
-                found[output.place] = ordered(self.given.get("transpose"), output.array, values, dims)
+                parts = ["complex"] * (values.ndim - len(dims))
+                found[output.place] = ordered(self.given.get("transpose"), output.array, values, [*dims, *parts])
                 continue
             assert self.stack is not None
             parts = [(self._cut(cut, places, o, output.offset)) for o in self.request.names]

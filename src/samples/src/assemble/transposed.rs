@@ -10,12 +10,15 @@ use std::mem::MaybeUninit;
 
 use dali_zarr_kernels::{Job, Op};
 
-use super::steps::TILE;
 use super::walk::{dtype, each};
 
 /// With at most this many neighbours in the chunk, rows as they lie in the output are fast: the few lines of cache between
 /// its elements are still there when the next row needs them.
 const FEW: u32 = 4;
+
+/// Most elements of a block along the dimension that is near in the chunk. The rows of the output that a block writes to are
+/// then still in the cache when the next block fills their other lines.
+const WIDTH: usize = 64;
 
 /// Bytes of a block in the output's type. Half of a small L1 cache.
 const BLOCK: usize = 16 << 10;
@@ -53,7 +56,7 @@ pub(super) unsafe fn run_transposed(
         let (n, src, dst) = (job.extent[d] as usize, job.src_stride[d] as isize, job.dst_stride[d] as isize);
         (n, src * from as isize, dst * to as isize)
     });
-    let width = near.0.min(TILE);
+    let width = near.0.min(WIDTH);
     let height = (BLOCK / (width * to)).clamp(ROWS.0, ROWS.1).min(far.0);
     let pitch = (width + APART) * to;
     let mut buffer = MaybeUninit::<[u64; BUFFER / 8]>::uninit();
