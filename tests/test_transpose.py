@@ -214,7 +214,7 @@ def test_loaders_explain_and_plots(tmp_path):
         write_array(path, name, values, layout=Layout(values.shape), dims=[name])
     loader = Loader(path, arrays=["z"], transpose="lat lon level", batch_size=3)
     batch = next(iter(loader))
-    same(batch["z"].numpy(), z[:3].transpose(0, 2, 3, 1), "the loader's batch")
+    same(batch["z"].cpu().numpy(), z[:3].transpose(0, 2, 3, 1), "the loader's batch")
     figure = batch.plot(1)
     panels = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in panels] == ["z\ntime 1, level 500", "z\ntime 1, level 850"]
