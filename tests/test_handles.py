@@ -333,6 +333,19 @@ def test_settings_of_file_systems(tmp_path):
         "az://bucket/a", {"azure_storage_account_name": "acc"}, {"azure_storage_sas_key": "sv=1&sig=x"})
 
 
+def test_paths_of_universal_pathlib(path):
+    """As they are seen from here: by their package, a file system and a path in it."""
+
+    class CloudPath:
+        fs, path = S3FileSystem(anon=True), "bucket/a"
+
+    CloudPath.__module__ = "upath.core"
+    from dali_zarr import _handles
+
+    found = _handles.translated({"path": [CloudPath()], "arrays": ["a"]})
+    assert found["path"] == ["s3://bucket/a"] and found["storage_options"] == ["aws_skip_signature=true"]
+
+
 def test_settings_of_obstore():
     obstore = pytest.importorskip("obstore.store")
     from dali_zarr._handles import objects

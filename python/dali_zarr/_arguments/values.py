@@ -129,9 +129,9 @@ def path(value: Any) -> str | list[str]:
     listed = items(value)
     if isinstance(value, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in listed):
         return [paths.absolute(expanded(p)) for p in listed]
+    wrong = next((one for one in listed if not isinstance(one, str | bytes | os.PathLike)), None)
     # Dictionaries and objects may hold secrets.
-    is_plain = isinstance(value, int | float | NoneType)
-    shown = repr(cast("object", value)) if is_plain else type(cast("object", value)).__name__
+    shown = repr(wrong) if isinstance(wrong, int | float | NoneType) else type(wrong).__name__
     raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {shown}")
 
 

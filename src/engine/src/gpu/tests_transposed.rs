@@ -100,10 +100,10 @@ fn gpu_transposed_agrees_with_the_host() {
             value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
         }
         let table: Vec<(f64, f64)> = (0..CHANNELS).map(|c| (c as f64 * 7.25 - 300.0, 0.3 + c as f64 / 9.0)).collect();
-        let plain: Vec<_> = (0..30).map(|_| random_op(&mut random)).collect();
-        let with_tables: Vec<_> =
-            (0..10).map(|_| random_op(&mut random)).map(|(op, missing)| (op, missing, table.clone())).collect();
-        let ops = Ops::with_tables(plain, with_tables);
+        let ops = Ops::with_tables((0..40).map(|number| {
+            let (op, missing) = random_op(&mut random);
+            (op, missing, if number < 30 { Vec::new() } else { table.clone() })
+        }));
         let numbers = gpu.upload(&bytes_of(ops.numbers()));
         let (mut jobs, mut at) = (Vec::new(), 0u64);
         while jobs.len() < 60 {
