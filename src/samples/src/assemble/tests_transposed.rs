@@ -126,7 +126,8 @@ fn transposed_boxes_give_what_their_elements_give() {
         };
         let of = |c: usize| op(src, 5, &decoding, &norm(c), swap);
         let (with_table, missing) = of(0);
-        let ops = Ops::with_tables((0..CHANNELS).map(of), [(with_table, missing, (0..CHANNELS).map(pair).collect())]);
+        let alone = (0..CHANNELS).map(of).map(|(op, missing)| (op, missing, Vec::new()));
+        let ops = Ops::with_tables(alone.chain([(with_table, missing, (0..CHANNELS).map(pair).collect())]));
         let used = &ops[if channels { CHANNELS } else { 0 }];
         let (from, to) = (src.size(), dst.size());
         let mut outs = [0, 1, 2].map(|_| vec![0xcdu8; written * to]);
