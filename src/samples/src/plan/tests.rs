@@ -311,7 +311,9 @@ fn a_dimension_of_more_chunks_than_could_be_listed_is_planned() {
         parts: vec![vec![len]],
         values: DType::U8,
         unclear: None,
+        aligned: None,
         complex_fill_parts_differ: false,
+        ragged: None,
     };
     let spec = Spec::default().with(|s| (s.samples.window, s.samples.step) = (vec![4].into(), vec![1].into()));
     let geometry = Geometry::new(&spec, &[array]).unwrap();
