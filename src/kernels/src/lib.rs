@@ -312,9 +312,9 @@ impl Job {
         let slots = TRANSPOSED_BYTES / if size == 8 { 8 } else { 4 };
         let (near_side, far_side) = (slots / 64, 64);
         let (in_near, in_far) = if near <= near_side {
-            (near, far.min(slots / near & !31))
+            (near, far.min((slots / near) & !31))
         } else if far <= far_side {
-            (near.min((slots / (far | 1) & !31).max(near_side)), far)
+            (near.min(((slots / (far | 1)) & !31).max(near_side)), far)
         } else {
             (near_side, far_side)
         };

@@ -215,7 +215,7 @@ fn transposed_speed() {
         println!("{what}: {:.3} ms, {:.1} GB/s", 1e3 * least, bytes as f64 / least / 1e9);
     };
     let of = |src: DType, dst: DType, has_norm: i32| Op { has_norm, stddev: 255.0, ..Op::cast(src as i32, dst as i32) };
-    let images: Vec<u8> = (0..16 * 96 * 96 * 3).map(|i: u32| (i * 37 >> 3) as u8).collect();
+    let images: Vec<u8> = (0..16 * 96 * 96 * 3).map(|i: u32| ((i * 37) >> 3) as u8).collect();
     let floats: Vec<f32> = images.iter().map(|&v| f32::from(v)).collect();
     let mut out = vec![0f32; images.len()];
     let image = [(16, 27_648, 27_648), (3, 1, 9216), (9216, 3, 1)];
