@@ -9,7 +9,8 @@ namespace dz {
 // Reads a tile from `src` (a pointer, or an object that is indexed like one), and puts what `convert` makes of each element
 // into its slot. Each thread has four elements in flight.
 template <class In, class Slot, class Src, class Convert>
-__device__ __forceinline__ void read_tile(const TransposedTile& tile, const Src& src, Slot* slots, const Convert& convert) {
+__device__ __forceinline__ void read_tile(const TransposedTile& tile, const Src& src, Slot* slots,
+                                          const Convert& convert) {
   const uint32_t count = tile.near * tile.far;
   for (uint32_t i = threadIdx.x; i < count; i += 4 * kThreads) {
     In value[4];
@@ -53,8 +54,8 @@ struct AnyElements {
 
 // Reads a tile of a chunk that isn't shuffled, by an operation that isn't rare, for types known at compile time.
 template <int32_t SRC, class In, int32_t DST>
-__device__ __forceinline__ void read_converted(const TransposedTile& tile, const Job& job, const Op& shared_op, bool by_channel,
-                                               uint32_t* slots, NormaliseByChannel& nans) {
+__device__ __forceinline__ void read_converted(const TransposedTile& tile, const Job& job, const Op& shared_op,
+                                               bool by_channel, uint32_t* slots, NormaliseByChannel& nans) {
   const Op op = shared_op;  // in registers
   read_tile<In>(tile, reinterpret_cast<const In*>(job.src), slots, [&](In v, int64_t channel) {
     if (by_channel) take_channel(op, channel, nans);

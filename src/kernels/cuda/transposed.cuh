@@ -40,11 +40,11 @@ DZ_HD uint64_t tiles_along(uint64_t extent, uint32_t tile) { return (extent + ti
 
 // One tile of a box.
 struct TransposedTile {
-  uint64_t src, dst;       // distance of its first element from the box's first, in elements
-  uint32_t near, far;      // its extents
+  uint64_t src, dst;   // distance of its first element from the box's first, in elements
+  uint32_t near, far;  // its extents
   int64_t near_src, far_src, near_dst, far_dst;
   Divider by_near, by_far;
-  uint32_t row;            // slots of a row
+  uint32_t row;  // slots of a row
   // The channel of its first element, and the distance to that of the next element along both dimensions. Only for
   // operations with a table.
   int64_t channel, near_channel, far_channel;
