@@ -214,6 +214,8 @@ for numbers in ([3], [4], [5, 6]):
     stream.push(numbers)
 print(stream.get()["n"].tolist(), flush=True)
 how = {how!r}
+# A shell starts programs in the background with this signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if how == "a thread waits":
     threading.Thread(target=lambda: [stream.get() for _ in range(9)], daemon=True).start()
     time.sleep(0.2)
