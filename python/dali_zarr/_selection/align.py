@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from .._arguments import names
 from .._hints import nearest
 from .._log import log
 from . import cycles
@@ -120,11 +121,9 @@ def _arrays(arguments: Mapping[str, Any], asked: Mapping[str, _Asked]) -> dict[s
 
 def _of_arrays(arguments: Mapping[str, Any], arrays: Mapping[str, str]) -> dict[str, Any]:
     """Returns arguments that read these arrays only."""
-    from .._arguments.names import is_location
-
     found = {name: value for name, value in arguments.items() if name not in ("align", ALIGN)}
     found["arrays"] = dict(arrays)
-    if all(is_location(name) for name in arrays.values()):
+    if all(names.is_location(name) for name in arrays.values()):
         found.pop("path", None)
     return found
 

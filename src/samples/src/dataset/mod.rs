@@ -146,11 +146,8 @@ impl Dataset {
                     levels.push(described.level.clone());
                     arrays.push(ArrayInfo::new(name, output, described));
                 } else {
-                    if let (true, Some(first), Some(level)) = (is_joined(spec), &levels[position], &described.level) {
-                        let place = |i: usize| format!("store {}", stores[i].location());
-                        level.check_joined(&place(i), first, &place(0))?;
-                    }
-                    arrays[position].join(described, stores[0].location(), stores[i].location())?;
+                    let level = levels[position].as_ref();
+                    join(spec, &mut arrays[position], level, described, [&*stores[0], &*stores[i]])?;
                 }
             }
         }
@@ -161,6 +158,24 @@ impl Dataset {
         let parents = vec![None; stores.len()];
         Ok(Self { stores, arrays, parents })
     }
+}
+
+/// Joins what an array is in one of the stores to what it is in the first one, where its level is `level`.
+///
+/// # Errors
+/// If they don't fit together.
+fn join(
+    spec: &Spec,
+    array: &mut ArrayInfo,
+    level: Option<&Level>,
+    described: Described,
+    [first, store]: [&dyn Store; 2],
+) -> Result<()> {
+    if let (true, Some(of_first), Some(level)) = (is_joined(spec), level, &described.level) {
+        let place = |store: &dyn Store| format!("store {}", store.location());
+        level.check_joined(&place(store), of_first, &place(first))?;
+    }
+    array.join(described, first.location(), store.location())
 }
 
 /// Whether several stores are joined along one axis. Then their images must have the same scale.

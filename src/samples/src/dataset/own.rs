@@ -13,7 +13,8 @@ use super::hierarchy::Hierarchy;
 use super::names::DimNames;
 use super::ome::{self, Level};
 use super::{
-    ArrayInfo, Dataset, Kept, Wanted, describe, each_store, group_attributes, is_joined, metadata_error, positions,
+    ArrayInfo, Dataset, Kept, Wanted, describe, each_store, group_attributes, is_joined, join, metadata_error,
+    positions,
 };
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use dali_zarr_base::error::Result;
@@ -52,12 +53,8 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&K
             let (named, level) = (described.named, described.level.clone());
             match &mut found[want.at] {
                 None => found[want.at] = Some((ArrayInfo::new(array, output, described), named, level)),
-                Some((first, _, first_level)) => {
-                    let place = |i: usize| format!("store {}", stores[i].location());
-                    if let (true, Some(first), Some(level)) = (is_joined(spec), first_level, &level) {
-                        level.check_joined(&place(i), first, &place(0))?;
-                    }
-                    first.join(described, stores[0].location(), stores[i].location())?;
+                Some((first, _, level)) => {
+                    join(spec, first, level.as_ref(), described, [&*stores[0], &*stores[i]])?;
                 }
             }
         }

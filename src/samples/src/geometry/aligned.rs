@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::dims::sample_dims;
-use super::{ArrayShape, FirstDim};
+use super::{ArrayShape, Role, View};
 use crate::spec::{Aligned, Spec};
 use dali_zarr_base::error::{Error, Result};
 
@@ -28,22 +28,16 @@ impl Alignment {
                 array.name
             )));
         }
-        let Some(&first) = self.elements.iter().find(|&&at| at >= 0) else {
+        let Some(held) = held(self.elements.iter().map(|&at| u64::try_from(at).ok())) else {
             return Err(Error::value(format!(
                 "align: expected an element of array '{}' for some element along the first of dims, but found none; give a larger \
                  tolerance, or another method",
                 array.name
             )));
         };
-        let mut before = first;
-        let filled = self.elements.iter().map(|&at| {
-            before = if at >= 0 { at } else { before };
-            before as u64
-        });
-        let filled: Vec<u64> = filled.collect();
         Ok(match pick {
-            Some(pick) => pick.iter().map(|&at| filled[at as usize]).collect(),
-            None => filled,
+            Some(pick) => pick.iter().map(|&at| held[at as usize]).collect(),
+            None => held,
         })
     }
 
@@ -68,14 +62,26 @@ impl Alignment {
     }
 }
 
+/// Returns the elements with the last one before in place of each that isn't there, or the first one where none is before.
+/// `None` if there are none at all.
+pub(super) fn held(elements: impl Iterator<Item = Option<u64>> + Clone) -> Option<Vec<u64>> {
+    let mut before = elements.clone().flatten().next()?;
+    let hold = |at: Option<u64>| {
+        before = at.unwrap_or(before);
+        before
+    };
+    Some(elements.map(hold).collect())
+}
+
 /// Returns for each array the missing elements along the first of `dims`: those in `declared`, and those to which none of
 /// the array's elements belongs. Empty if there are none.
-pub(super) fn missing(spec: &Spec, arrays: &[ArrayShape], declared: &[Vec<i64>]) -> Result<Vec<Vec<i64>>> {
+pub(super) fn missing(arrays: &[ArrayShape], views: &[View], declared: &[Vec<i64>]) -> Vec<Vec<i64>> {
     if arrays.iter().all(|array| array.aligned.is_none()) {
-        return Ok(declared.to_vec());
+        return declared.to_vec();
     }
-    let first = FirstDim::of(spec, arrays)?;
-    let pick = first.as_ref().and_then(|first| first.pick.as_deref());
+    let own = arrays.iter().zip(views).filter(|(array, _)| array.aligned.is_none());
+    let first = own.flat_map(|(_, view)| &view.dims).find(|dim| dim.role == Role::Axis(0));
+    let pick = first.and_then(|dim| dim.picked(0));
     let of_array = |(a, array): (usize, &ArrayShape)| {
         let mut all = declared.get(a).cloned().unwrap_or_default();
         all.extend(array.aligned.iter().flat_map(|aligned| aligned.without(pick)));
@@ -83,7 +89,7 @@ pub(super) fn missing(spec: &Spec, arrays: &[ArrayShape], declared: &[Vec<i64>])
         all.dedup();
         all
     };
-    Ok(arrays.iter().enumerate().map(of_array).collect())
+    arrays.iter().enumerate().map(of_array).collect()
 }
 
 /// Gives the arrays that `spec` aligns their alignment, and the name of the first of `dims` to their dimension.

@@ -1,6 +1,7 @@
 //! Missing data along the first of `dims` that are filled (`fill_missing`), instead of leaving out the samples that read
 //! them.
 
+use super::aligned::held;
 use super::picked::Picked;
 use super::{ArrayShape, Role, View};
 use crate::spec::{FillMissing, OutOfBounds, Spec};
@@ -11,7 +12,7 @@ use dali_zarr_base::error::{Error, Result};
 /// the elements of which some array's are filled, in ascending order.
 ///
 /// # Errors
-/// If an array has no element before that isn't missing.
+/// If an array has no element that isn't missing.
 pub(super) fn apply(
     spec: &Spec,
     arrays: &[ArrayShape],
@@ -31,24 +32,15 @@ pub(super) fn apply(
             view.filled = missing;
             continue;
         }
-        let read: Vec<u64> = match &dim.pick {
-            Some(pick) => pick.of(0).to_vec(),
-            None => (0..dim.len).collect(),
-        };
-        let is_missing = |at: usize| missing.binary_search(&(at as i64)).is_ok();
-        let Some(first) = (0..read.len()).find(|&at| !is_missing(at)) else {
+        let element = |at: u64| dim.picked(0).map_or(at, |pick| pick[at as usize]);
+        let there = (0..dim.len).map(|at| missing.binary_search(&(at as i64)).is_err().then(|| element(at)));
+        let Some(held) = held(there) else {
             return Err(Error::value(format!(
                 "fill_missing: expected an element of array '{}' that isn't missing, but found none",
                 array.name
             )));
         };
-        // Before the first element that isn't missing there is none: it is taken itself.
-        let mut before = read[first];
-        let filled = (0..read.len()).map(|at| {
-            before = if is_missing(at) { before } else { read[at] };
-            before
-        });
-        dim.pick = Some(Picked::one(filled.collect()));
+        dim.pick = Some(Picked::one(held));
     }
     Ok(all)
 }

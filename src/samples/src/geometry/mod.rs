@@ -258,7 +258,7 @@ impl Geometry {
         let is_strict = has_table && !spec.samples.out_of_bounds_policy.fills();
         let lenient = is_strict.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
         let empty = if has_table { axes::Empty::Allowed } else { empty };
-        let mut missing = aligned::missing(spec, arrays, missing)?;
+        let mut missing = aligned::missing(arrays, &views, missing);
         let filled = filled::apply(spec, arrays, &mut views, &mut missing)?;
         let missing = &missing;
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;

@@ -45,7 +45,7 @@ impl Planner {
         if geometry.rows.is_some() {
             return self.blocks_of_rows(source, initial_fill);
         }
-        let parts = |a: usize| &self.arrays[a].parts[self.arrays[a].of(&source.parts)];
+        let parts = |a: usize| self.arrays[a].parts_in(&source.parts);
         let along = geometry.axes.iter().zip(self.deciding(source));
         let mut runs: Vec<_> = along
             .map(|(axis, decides)| match decides {
@@ -73,7 +73,7 @@ impl Planner {
     fn bytes_alone(&self, source: &Source) -> Vec<u128> {
         let row = source.geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
         let alone = |(a, view): (usize, &View)| {
-            alone(view, self.arrays[a].element, &self.arrays[a].parts[self.arrays[a].of(&source.parts)], row)
+            alone(view, self.arrays[a].element, self.arrays[a].parts_in(&source.parts), row)
         };
         source.geometry.views.iter().enumerate().map(alone).collect()
     }
@@ -83,7 +83,7 @@ impl Planner {
     pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
-        let parts = |a: usize| &self.arrays[a].parts[self.arrays[a].of(&source.parts)];
+        let parts = |a: usize| self.arrays[a].parts_in(&source.parts);
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
         let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
@@ -105,7 +105,7 @@ impl Planner {
     fn deciding_rows(&self, source: &Source, bytes: &[u128]) -> Option<usize> {
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: &usize| {
-            let parts = &self.arrays[*a].parts[self.arrays[*a].of(&source.parts)];
+            let parts = self.arrays[*a].parts_in(&source.parts);
             parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1)
         };
         let is_ragged = |(_, view): &(usize, &View)| view.dims.first().is_some_and(|dim| dim.role == Role::Ragged);

@@ -127,6 +127,11 @@ impl ArrayGrids {
     fn of(&self, stores: &Range<usize>) -> Range<usize> {
         if self.parts.len() == 1 { 0..1 } else { stores.clone() }
     }
+
+    /// Returns the parts in these stores, see [`Self::of`].
+    fn parts_in(&self, stores: &Range<usize>) -> &[PartGrid] {
+        &self.parts[self.of(stores)]
+    }
 }
 
 /// Plans batches; shared by threads.
@@ -162,7 +167,7 @@ impl Source {
             view.dims.iter().zip(&grids.dims).map(whole).collect()
         };
         let of_array = |(view, array): (&View, &ArrayGrids)| {
-            let grids = array.parts[array.of(&parts)].iter().enumerate();
+            let grids = array.parts_in(&parts).iter().enumerate();
             grids.map(|(part, grids)| of_part(view, part, grids)).collect()
         };
         let whole = geometry.views.iter().zip(arrays).map(of_array).collect();

@@ -158,7 +158,7 @@ impl Planner {
                 Some((joined, starts)) if *joined == dim => starts.clone(),
                 _ => vec![0, u64::MAX],
             };
-            let parts = &self.arrays[array].parts[self.arrays[array].of(&source.parts)];
+            let parts = self.arrays[array].parts_in(&source.parts);
             let grids: Vec<&DimGrid> = parts[..borders.len() - 1].iter().map(|part| &part.dims[dim]).collect();
             let rows = source.geometry.rows.as_ref().filter(|_| view.dims[dim].role == Role::Ragged);
             let all = grids.iter().fold(0u64, |sum, grid| sum.saturating_add(grid.count()));
