@@ -324,6 +324,13 @@ def test_the_readme_has_the_measured_numbers():
         assert " ".join(re.findall(r"\d+\.\d", shown)) == alt
 
 
+def test_the_picture_of_training_has_the_numbers_of_its_table():
+    """It is drawn anew after the table has changed: python docs/assets/training.py"""
+    script = runpy.run_path(str(ROOT / "docs" / "assets" / "training.py"))
+    assert len(script["numbers"]()) == 9
+    assert f"<dc:description>{script['description']()}</dc:description>" in (ROOT / "docs" / "assets" / "training.svg").read_text()
+
+
 def test_c_blocks_compile(tmp_path):
     """Statements of pages, in a function of their own; whole files have tests of their own."""
     for page in PAGES:
