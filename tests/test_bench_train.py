@@ -56,7 +56,8 @@ def test_rows_hold_what_was_measured(tmp_path, data):
             assert "host_memory_limit: expected at least" in row["failed"], row
             continue
         pairs = demand != "single"
-        assert row["real_ms"] > 0 and row["synthetic_ms"] > 0 and row["ratio"] > 0 and row["loading_gbps"] > 0
+        positive = ("real_ms", "synthetic_ms", "copies_ms", "ratio", "copies_ratio", "of_copies", "loading_gbps")
+        assert all(row[name] > 0 for name in positive), row
         assert row["delivered_gbps"] * row["real_ms"] == pytest.approx(sample * (1 + pairs) / 1e6)
         # Pairs in order are decoded once and delivered twice, but for the pairs at the borders of the store and of its repetitions.
         expected = 1 if demand == "single" else 0.5

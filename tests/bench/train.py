@@ -52,8 +52,8 @@ def arguments() -> argparse.Namespace:
     add("--memory-limits", default="default", help="bytes, or default; of the GPU, with --device cpu of the host")
     add("--order", choices=ORDERS, default=ORDERS[0], help="pairs in order are decoded once and delivered twice, shuffled about "
         "twice; in short epochs of --samples it depends on memory")
-    add("--seconds-per-bar", type=float, default=2.0, help="length of a bar of real data; synthetic ones take half")
-    add("--turns", type=int, default=1, help="bars of real data, each between two of synthetic data")
+    add("--seconds-per-bar", type=float, default=2.0, help="length of a bar of real data; others take half")
+    add("--turns", type=int, default=1, help="bars of copies and of real data, each between two of synthetic data")
     add("--queues", type=int, default=8, help="least length of a real bar in reader's queues, in twice the time at most")
     add("--decode-threads", type=int, help="of the reader; by default it finds how many decode in the GPU's place")
     add("--settle", type=float, default=100.0, help="most seconds of training for the reader to find that before the first bar")
@@ -213,6 +213,7 @@ class Runs:
     def row(self, store: str, demand: str, decode: str, limit: int | None, trained: Any) -> dict[str, Any]:
         """Measures one row. If the reader refuses it, its error is the result."""
         import torch
+        from train_copies import Copies
         from train_gpu import profile
         from train_measure import loading, training
         from train_source import Oracle, Read, Source, check_in_flight
@@ -237,7 +238,9 @@ class Runs:
         trainer, fixed, step = trained or (None, None, 0.0)
         with self.stream():
             if trainer:
-                row |= training(source, trainer, fixed, self.plan, step)
+                copies = Copies(setting, [fixed() for _ in range(3)], whole=args.order != "in-order")
+                row |= training(source, trainer, fixed, copies.fetch, self.plan, step)
+                copies.close()
             row |= loading(source, self.plan)
             if trainer and args.profile:
                 row["profile"] = profile(lambda: trainer.step(source.fetch()), args.profile)

@@ -165,7 +165,7 @@ def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, pla
 
 
 def measure_synthetic(trainer: Trainer, fetch: Fetch, plan: Plan, seconds: float, step: float) -> Bar:
-    """The same loop over fixed batches; a few steps go before."""
+    """The same loop over fixed batches, or copies of them; a few steps go before."""
     cuda = trainer.setting.device.type == "cuda"
     segments = 8
     segment = max(1, round(seconds / step / segments))
@@ -224,10 +224,11 @@ def find_threads(source: Source, trainer: Trainer, plan: Plan) -> None:
         still, last = still + 8 * queue if now == last else 0, now
 
 
-def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: float) -> dict[str, Any]:
-    """Measures synthetic (A) and real data (B) in turns: A B A, or A B A B A with two turns. ``step``: about the
-    seconds of a synthetic step."""
+def training(source: Source, trainer: Trainer, fixed: Fetch, copies: Fetch, plan: Plan, step: float) -> dict[str, Any]:
+    """Measures synthetic data (A), copies of it (C) and real data (B) in turns: A C B A, or A C B A C B A with two turns.
+    ``step``: about the seconds of a synthetic step."""
     synthetic: list[Bar] = []
+    copied: list[Bar] = []
     real: list[Bar] = []
     idle = True
     if plan.settle and source.read.decode_device == "auto" and source.read.decode_threads is None:
@@ -238,6 +239,8 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
         plan.barrier()
         synthetic.append(measure_synthetic(trainer, fixed, plan, plan.seconds / 2, step))
         if turn < plan.turns:
+            plan.barrier()
+            copied.append(measure_synthetic(trainer, copies, plan, plan.seconds / 2, step))
             plan.barrier()
             real.append(measure_real(trainer.step, source, plan, plan.seconds))
     fixed_step = statistics.fmean(b.step for b in synthetic)
@@ -250,10 +253,13 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
     # Each real bar against the two synthetic ones around it.
     ratios = [(a.step + c.step) / 2 / b.step for a, b, c in zip(synthetic, real, synthetic[1:])]
     rates = _rates(whole, source)
+    copies_step = statistics.fmean(b.step for b in copied)
     counters = whole.counters
     decoded = rates.pop("decoded_gb_per_step")
     return {
         "real_ms": real_step * 1e3, "synthetic_ms": fixed_step * 1e3, "ratio": statistics.fmean(ratios), "ratios": ratios,
+        "copies_ms": copies_step * 1e3, "copies_bars_ms": [b.step * 1e3 for b in copied], "copies_ratio": fixed_step / copies_step,
+        "of_copies": statistics.fmean(c.step / b.step for c, b in zip(copied, real)),
         "synthetic_bars_ms": [b.step * 1e3 for b in synthetic], "real_bars_ms": [b.step * 1e3 for b in real],
         "synthetic_spread": (max(b.step for b in synthetic) - min(b.step for b in synthetic)) / fixed_step,
         "real_spread": whole.spread, "asked_gbps": source.setting.step_bytes / fixed_step / 1e9,

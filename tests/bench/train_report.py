@@ -9,8 +9,11 @@ from train_draw import memory_text
 
 # How rows of several processes are joined: rates and amounts add up, the slowest process decides times.
 _SUMS = ("delivered_gbps", "decoded_gbps", "asked_gbps", "loading_gbps", "loading_decoded_gbps", "cores", "waits", "wait_seconds")
-_LARGEST = ("real_ms", "synthetic_ms", "synthetic_spread", "real_spread", "loading_spread", "tax_ms_per_decoded_gb")
-_MEANS = ("ratio", "share_cpu", "share_gpu", "share_uncompressed", "decoded_per_delivered", "fetching_share")
+_LARGEST = ("real_ms", "synthetic_ms", "copies_ms", "synthetic_spread", "real_spread", "loading_spread", "tax_ms_per_decoded_gb")
+_MEANS = (
+    "ratio", "copies_ratio", "of_copies", "share_cpu", "share_gpu", "share_uncompressed", "decoded_per_delivered",
+    "fetching_share",
+)
 
 
 def joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def line(rows: list[dict[str, Any]]) -> str:
         tax = row["tax_ms_per_decoded_gb"]
         text += (
             f"  real/synthetic {row['ratio']:.3f} +- {row['real_spread']:.3f} (synthetic +- {row['synthetic_spread']:.3f}"
+            f", copies {row['copies_ratio']:.3f}, real/copies {row['of_copies']:.3f}"
             + (f", uncompressed {none:.3f}" if none is not None else "") + f")  tax {'-' if tax is None else f'{tax:.1f}'} ms/GB"
             f"  {row['real_ms']:.2f}/{row['synthetic_ms']:.2f} ms  delivered {row['delivered_gbps']:.2f} of {row['asked_gbps']:.2f}"
             f"  decoded {row['decoded_gbps']:.2f}"
@@ -75,10 +79,11 @@ def line(rows: list[dict[str, Any]]) -> str:
 def table(results: dict[str, Any]) -> str:
     """Formats all rows as a table of Markdown."""
     head = (
-        "| demand | store | decode_device | memory limit | real / synthetic | spread | tax, ms/GB | delivered of asked, GB/s "
+        "| demand | store | decode_device | memory limit | copies / synthetic | real / synthetic | real / copies | spread "
+        "| tax, ms/GB | delivered of asked, GB/s "
         "| decoded, GB/s | on CPU | loading alone, GB/s | GPU memory, GiB |"
     )
-    lines = [results["machine"], "", head, "|" + "---|" * 12]
+    lines = [results["machine"], "", head, "|" + "---|" * 14]
     for row in results["rows"]:
         cells = [row["demand"], row["store"], row["decode_device"], memory_text(row["memory_limit"])]
         if "failed" in row:
@@ -87,11 +92,12 @@ def table(results: dict[str, Any]) -> str:
         if "ratio" in row:
             tax = row["tax_ms_per_decoded_gb"]
             cells += [
-                f"{row['ratio']:.3f}", f"{row['real_spread']:.3f}", "" if tax is None else f"{tax:.1f}",
+                f"{row['copies_ratio']:.3f}", f"{row['ratio']:.3f}", f"{row['of_copies']:.3f}", f"{row['real_spread']:.3f}",
+                "" if tax is None else f"{tax:.1f}",
                 f"{row['delivered_gbps']:.2f} of {row['asked_gbps']:.2f}", f"{row['decoded_gbps']:.2f}", f"{row['share_cpu']:.0%}",
             ]
         else:
-            cells += ["", "", "", "", f"{row['loading_decoded_gbps']:.2f}", f"{row['loading_share_cpu']:.0%}"]
+            cells += ["", "", "", "", "", "", f"{row['loading_decoded_gbps']:.2f}", f"{row['loading_share_cpu']:.0%}"]
         cells += [f"{row['loading_gbps']:.2f}", f"{row['memory']['gpu_bytes'] / 2**30:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     if results["left_out"]:
