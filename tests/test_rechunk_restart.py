@@ -152,7 +152,7 @@ def test_a_run_goes_on_with_the_other_kind_of_intermediate_array(tmp_path, run, 
 def test_what_is_done_is_not_done_again(tmp_path, run, monkeypatch):
     values = np.random.default_rng(0).standard_normal((64, 40, 40)).astype("f4")
     write_array(tmp_path / "s", "a", values, layout=Layout((1, 40, 40)), dims=DIMS)
-    words = (tmp_path / "s", tmp_path / "t", "--chunks", "time=2", "--quiet", "--json", "--memory", "200KiB")
+    words = (tmp_path / "s", tmp_path / "t", "--chunks", "time=2", "--quiet", "--json", "--memory", "200KiB", "--workers", "2")
     calls: list[object] = []
     copy = work.copy
 
