@@ -86,7 +86,7 @@ def test_past_the_page_cache(tmp_path, device, values, kind):
 
 def test_arguments_that_are_refused(tmp_path, values):
     write_array(tmp_path, "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 301, 302)))
-    with pytest.raises(ValueError, match='io: expected "auto", "posix" or "gds", but found "uring"'):
+    with pytest.raises(ValueError, match='io: expected "posix" or "gds", but found "uring"'):
         build("cpu", 1, path=tmp_path, io="uring")
     with pytest.raises(ValueError, match='io="gds" needs device="gpu"'):
         build("cpu", 1, path=tmp_path, io="gds")

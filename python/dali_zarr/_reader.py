@@ -150,7 +150,7 @@ def zarr_reader(
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.
         cache_validate: Ask the store, once for each object, whether what `cache_dir` holds of it is still current.
-        io, use_o_direct: How chunks of local stores are read: ``"auto"``, ``"posix"`` or ``"gds"``; whether past the
+        io, use_o_direct: How chunks of local stores are read: ``"posix"`` or ``"gds"``; whether past the
             page cache.
         io_threads: Threads that read local stores, or drive the requests to remote ones.
         io_concurrency: Requests to remote stores under way at a time.

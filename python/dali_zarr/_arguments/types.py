@@ -111,7 +111,7 @@ Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
 # Numbers of segments, a slice of them, or whether each is chosen.
 Segments: TypeAlias = Integers | slice | Sequence[bool] | npt.NDArray[np.bool_]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
-Io: TypeAlias = Literal["auto", "posix", "gds"]
+Io: TypeAlias = Literal["posix", "gds"]
 
 
 class ElementArguments(TypedDict, total=False):

@@ -402,12 +402,10 @@ torchrun starts on one machine divide this half.)",
                                nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 
-- ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on chunks from all over an array was
-  faster, else by system calls.
 - ``"posix"``: by system calls.
 - ``"gds"``: by GPUDirect Storage (cuFile), which reads to the device what is uncompressed or decompressed there. It is an error
   if cuFile is missing, or with ``device="cpu"``.)",
-                      "auto")
+                      "posix")
       .AddOptionalArg("use_o_direct", R"(Whether chunks of local stores are read past the page cache.
 
 For stores that are larger than memory. It is an error if the file system has no such reads.)",

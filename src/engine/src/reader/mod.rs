@@ -155,7 +155,7 @@ impl Reader {
             Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
         };
         let cufile = match &device {
-            Some(device) => gpu::gds::choose(spec, &unstarted.chunk_index, device)?,
+            Some(_) => gpu::gds::choose(spec, &unstarted.chunk_index)?,
             None => None,
         };
         if let (Some(_), Some(of)) = (cufile, &mut unstarted.needs.device) {

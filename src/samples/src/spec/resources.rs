@@ -60,7 +60,7 @@ impl Default for ResourceArguments {
             cache_dir: None,
             cache_dir_size: None,
             cache_validate: true,
-            io: Io::Auto,
+            io: Io::Posix,
             use_o_direct: false,
             io_threads: None,
             io_concurrency: None,
@@ -85,10 +85,8 @@ pub enum DecodeDevice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {
-    /// By GPUDirect Storage if the machine has it and it was faster in a short trial, otherwise by system calls.
-    #[default]
-    Auto,
     /// By system calls (`pread`).
+    #[default]
     Posix,
     /// By GPUDirect Storage: cuFile reads to the device. An error if the machine doesn't have it.
     Gds,

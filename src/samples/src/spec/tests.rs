@@ -18,7 +18,7 @@ fn every_kind_of_value_is_read() {
             "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
             "pick": ["level=0,5", "1=2|3"], "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
             "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300, "cache_size": 5000000,
-            "cache_dir": "/scratch", "cache_dir_size": 7, "cache_validate": false, "io": "posix",
+            "cache_dir": "/scratch", "cache_dir_size": 7, "cache_validate": false, "io": "gds",
             "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
     );
     let Spec { source, samples, values, order, resources, batch_size, device } = spec;
@@ -31,7 +31,7 @@ fn every_kind_of_value_is_read() {
     assert_eq!((samples.cross_stores, samples.out_of_bounds_policy), (false, OutOfBounds::Pad));
     assert_eq!((values.dtype, values.mean), (PerOutput::one(DType::F16), vec![1.0, 2.5].into()));
     assert_eq!(order.initial_fill, Some(77));
-    assert_eq!((resources.decode_device, resources.io), (DecodeDevice::Cpu, Io::Posix));
+    assert_eq!((resources.decode_device, resources.io), (DecodeDevice::Cpu, Io::Gds));
     assert_eq!((resources.io_concurrency, resources.io_threads), (Some(300), None));
     assert_eq!((resources.cache_size, resources.cache_dir_size), (5_000_000, Some(7)));
     assert_eq!((resources.cache_dir, resources.cache_validate), (Some("/scratch".into()), false));
@@ -176,7 +176,7 @@ fn errors_say_what_was_expected_and_found() {
         (r#""host_memory_limit": "1GB""#, wrong_type, "host_memory_limit: expected a whole number, but found a string"),
         (r#""cache_size": -1"#, value, "cache_size: expected a number of bytes, or 0, but found -1"),
         (r#""decode_device": "tpu""#, value, "decode_device: expected \"auto\", \"gpu\" or \"cpu\", but found \"tpu\""),
-        (r#""io": "uring""#, value, "io: expected \"auto\", \"posix\" or \"gds\", but found \"uring\""),
+        (r#""io": "uring""#, value, "io: expected \"posix\" or \"gds\", but found \"uring\""),
         (r#""batch_size": 0"#, value, "batch_size: expected a whole number of at least 1, but found 0"),
         (r#""device": "tpu""#, value, "device: expected \"cpu\" or \"gpu\", but found \"tpu\""),
         (

@@ -8,7 +8,6 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
@@ -16,9 +15,6 @@ use libloading::Library;
 use super::Device;
 use crate::messages::FilePart;
 use dali_zarr_base::error::{Error, Result};
-
-/// This path exists if the kernel module `nvidia-fs` is loaded. Without it, cuFile has only the compatibility mode.
-const KERNEL_PART: &str = "/proc/driver/nvidia-fs";
 
 /// The environment variable with the path of cuFile's library. If it isn't set, the system's loader looks for
 /// [`SONAMES`].
@@ -66,11 +62,6 @@ impl CuFile {
     pub fn open() -> Result<&'static Self> {
         static OPENED: OnceLock<Result<CuFile>> = OnceLock::new();
         OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
-    }
-
-    /// Whether reads may go directly to the device: whether the kernel module is loaded.
-    pub fn may_be_direct() -> bool {
-        Path::new(KERNEL_PART).exists()
     }
 
     fn load() -> Result<Self> {

@@ -1,10 +1,8 @@
-//! GPUDirect Storage (cuFile): decides whether a reader uses it, and reads files to the device for each fetch thread.
+//! GPUDirect Storage (cuFile): checks whether a reader can use it, and reads files to the device for each fetch thread.
 //!
 //! `unsafe` is allowed here: device memory is read and written by address.
 
 #![allow(unsafe_code)]
-
-mod trial;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -29,11 +27,11 @@ fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
         .filter(|&(a, p)| chunk_index.route_of(a, p) != Route::Cpu && chunk_index.store(a, p).has_files())
 }
 
-/// Returns cuFile if the spec asks for it, or if a trial shows that it is faster. Otherwise returns `None`.
+/// Returns cuFile if the spec asks for it.
 ///
 /// # Errors
 /// If the spec asks for cuFile, but it can't be loaded, doesn't take the files, or has nothing to read.
-pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>) -> Result<Option<&'static CuFile>> {
+pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<&'static CuFile>> {
     match spec.resources.io {
         Io::Posix => Ok(None),
         Io::Gds if spec.resources.cache_size > 0 => Err(Error::value(
@@ -41,18 +39,13 @@ pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>
         )),
         Io::Gds if !applies(chunk_index) => Err(Error::value(
             "io=\"gds\": expected chunks in local files that are uncompressed or decoded by the GPU, but found none; use \
-             io=\"auto\"",
+             io=\"posix\"",
         )),
         Io::Gds => {
             let cufile = CuFile::open()?;
             takes_files(cufile, chunk_index)?;
             Ok(Some(cufile))
         }
-        Io::Auto if spec.resources.cache_size > 0 || !CuFile::may_be_direct() || !applies(chunk_index) => Ok(None),
-        // If the trial fails, cuFile is not used.
-        Io::Auto => Ok(CuFile::open()
-            .ok()
-            .filter(|cufile| trial::is_faster(cufile, chunk_index, of_files(chunk_index), device).unwrap_or(false))),
     }
 }
 
