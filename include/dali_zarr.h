@@ -132,10 +132,6 @@ int32_t dali_zarr_operator_error(const char *text, const char **details);
 /* Returns the status of the last error on this thread; DALI_ZARR_OK if there was no error. */
 int32_t dali_zarr_last_error_status(void);
 
-/* Sets the folders where libnvcomp.so.5 is looked for before the system's folders: `count` paths. Has no effect
- * after the first reader that decodes with nvCOMP was opened. */
-int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
-
 /* Keeps a copy of a table of `rows` times `columns` elements, stored row by row. For "starts" it has the type
  * DALI_ZARR_INT64, a row for each sample and a column for each of "dims". For "weights" it has the type
  * DALI_ZARR_FLOAT64 and one column.

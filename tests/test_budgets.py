@@ -105,7 +105,7 @@ def test_host_memory_limit(store, device, limit):
 @pytest.mark.quiet_gpu
 @pytest.mark.parametrize("limit", [96, 256])
 def test_device_memory_limit(store, gpu, limit):
-    """So does its device memory, nvCOMP's workspace included."""
+    """So does its device memory, the decoders' workspace included."""
     build(gpu, 1, path=store, arrays=["a"], device_memory_limit=64 * MIB).run()
     taken = []
     # Other processes may take some of it meanwhile, but not each time.

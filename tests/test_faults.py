@@ -94,7 +94,7 @@ def test_store_that_is_not_fetched(tmp_path, name, inner):
 @pytest.mark.parametrize("decode_device", ["auto", "gpu"])
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
 def test_truncated_zstd_never_reaches_the_gpu(tmp_path, gpu, decode_device, keep):
-    """nvCOMP loses the CUDA context over such a chunk; after the error the same process still decodes on the GPU."""
+    """After the error the same process still decodes on the GPU."""
     store(tmp_path / "bad", "zstd")
     file = chunk_files(tmp_path / "bad", "a")[0]
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * keep)])

@@ -115,12 +115,11 @@ def save(args: argparse.Namespace, name: str, rows: Sequence[Mapping[str, Any]],
     (args.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def run(words: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> tuple[list[dict[str, Any]], str]:
+def run(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
     """The results that a process tells, and why there are no more: its last error. It and all that it started end within
     these seconds."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        environment = os.environ | dict(env or {})
-        process = subprocess.Popen([sys.executable, *words], stdout=out, stderr=errors, env=environment, start_new_session=True)
+        process = subprocess.Popen([sys.executable, *words], stdout=out, stderr=errors, start_new_session=True)
         late = ""
         try:
             process.wait(max(seconds, 0.1))
@@ -153,7 +152,7 @@ def attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def compare(
     args: argparse.Namespace, script: str, ways: Mapping[str, Sequence[str]], measure: Callable[[str, str], dict[str, Any]],
-    env: Mapping[str, Mapping[str, str]] | None = None, **more: Any,
+    **more: Any,
 ) -> None:
     """Measures each way on each of its stores. A way has a process of its own, so that none has what another left. Results are
     written after each way, with CUDA graphs to a file of their own."""
@@ -172,7 +171,7 @@ def compare(
     for way in args.ways or ways:
         stores = ways[way]
         left = args.budget - (time.monotonic() - began)
-        found, why = run([script, *same, "--one", way, *stores], left, (env or {}).get(way))
+        found, why = run([script, *same, "--one", way, *stores], left)
         found += [{"error": why}] * (len(stores) - len(found))
         rows += [{"store": store, "way": way, **one} for store, one in zip(stores, found, strict=True)]
         for row in rows[-len(stores) :]:

@@ -1,4 +1,4 @@
-"""zstd over the size of chunks: by numcodecs on all cores, and by this reader on the CPU, with its own kernels and with nvCOMP.
+"""zstd over the size of chunks: by numcodecs on all cores, and by this reader on the CPU and on the GPU.
 
     python examples/study/decompression.py --size small
 """
@@ -18,7 +18,7 @@ from common import arguments, compare, gpu_wait, has_gpu, rate
 from store import Waves
 
 CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
-WAYS = ("numcodecs", "dali_zarr, CPU", "dali_zarr, GPU", "nvCOMP")
+WAYS = ("numcodecs", "dali_zarr, CPU", "dali_zarr, GPU")
 TOTALS = {"whole": 8 << 30, "small": 256 << 20, "tiny": 64 << 20}
 # Bytes of an array that are encoded. Files behind them are links to those before.
 ENCODED = 1 << 30
@@ -109,7 +109,7 @@ def main() -> None:
 
     def measure(way: str, store: str) -> dict[str, Any]:
         chunk = int(store)
-        if way in ("dali_zarr, GPU", "nvCOMP") and not has_gpu():
+        if way == "dali_zarr, GPU" and not has_gpu():
             raise RuntimeError("no GPU")
         path = written(args.data, chunk, total)
         if way == "numcodecs":
@@ -120,7 +120,7 @@ def main() -> None:
 
     args.data.mkdir(parents=True, exist_ok=True)
     ways = {way: [str(chunk) for chunk in CHUNKS] for way in WAYS}
-    compare(args, __file__, ways, measure, {"nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}})
+    compare(args, __file__, ways, measure)
 
 
 if __name__ == "__main__":

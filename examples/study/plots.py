@@ -15,7 +15,7 @@ from PIL import Image  # noqa: E402
 
 COLOURS = {
     "dali_zarr": "#1b7837", "external_source": "#5e81b5", "DataLoader": "#b2182b", "zarr-python": "#8c8c8c",
-    "zarr-python GPU": "#c2a5cf", "kvikio": "#e08214", "numcodecs": "#8c8c8c", "nvCOMP": "#e08214",
+    "zarr-python GPU": "#c2a5cf", "kvikio": "#e08214", "numcodecs": "#8c8c8c",
     "dali_zarr, CPU": "#7fbf7b", "dali_zarr, GPU": "#1b7837", "dali_zarr, use_o_direct": "#7fbf7b", "dali_zarr, gds": "#a6dba0",
     "real data": "#1b7837", "loading only": "#a6dba0", "synthetic data": "#8c8c8c",
 }

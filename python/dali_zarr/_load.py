@@ -5,7 +5,6 @@ DALI. Every symbol of DALI carries its version, and loading an operator against 
 message about symbols. So the version is looked up first.
 """
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -58,19 +57,6 @@ def check_dali_version(installed: str, location: str) -> None:
     )
 
 
-def nvcomp_dirs() -> list[str]:
-    """The folders in which the wheel of nvCOMP keeps its libraries; empty where it isn't installed.
-
-    Nothing is imported: whether nvCOMP is needed at all is known only when a reader is opened.
-    """
-    try:
-        spec = importlib.util.find_spec("nvidia.libnvcomp")
-    except ModuleNotFoundError:
-        return []
-    roots = spec.submodule_search_locations if spec else None
-    return [str(found) for root in roots or [] for name in ("lib64", "lib") if (found := Path(root, name)).is_dir()]
-
-
 def separate_streams() -> None:
     """Asks CUDA for more hardware queues than the reader has streams, unless the user set a number.
 
@@ -102,7 +88,6 @@ def load() -> None:
 
     plugin_manager.load_library(str(plugin_path(dali.__version__)))
     _native.bind(LIBRARY)
-    _native.set_nvcomp_dirs(nvcomp_dirs())
     _wrap.wrap_functions()
     _dynamic.add_operator()
     _calls.hook()

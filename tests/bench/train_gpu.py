@@ -17,7 +17,7 @@ _FIELDS = {
 # The first class with a word in a kernel's name, in lower case. Kernels of the reader begin with dz_.
 _CLASSES = (
     ("reader: assemble", ("dz_assemble",)),
-    ("reader: decode", ("dz_", "nvcomp", "zstd::", "lz4::")),
+    ("reader: decode", ("dz_",)),
     ("copies", ("memcpy", "memset")),
     ("communication", ("nccl",)),
     ("normalise", ("batch_norm", "batchnorm", "bn_", "_bn")),

@@ -91,7 +91,6 @@ static int misuse(void) {
   size_t bytes;
   uint64_t id;
   const int64_t *lengths;
-  const char *null_dir = NULL;
   const char *text = "";
 
   if (strlen(dali_zarr_last_error()) != 0 || dali_zarr_last_error_status() != 0) return 101;
@@ -113,8 +112,6 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_lengths(NULL, &lengths, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_describe_batch(NULL, 0, NULL, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
-  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(NULL, 1));
-  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(&null_dir, 1));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operator_error(NULL, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operator_error("\xff", NULL));
   if (dali_zarr_operator_error("\xff", &text) != DALI_ZARR_OK || strlen(text) != 0) return 106;

@@ -14,7 +14,6 @@ from .calls import (
     release_opening,
     release_table,
     set_log_level,
-    set_nvcomp_dirs,
     take_described,
     take_log,
     wait_log,
@@ -38,6 +37,6 @@ from .waits import (
 __all__ = [
     "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "find", "has_run", "interrupt",
     "interruptible", "keep_credentials", "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels",
-    "push", "raise_raised", "release_credentials", "release_opening", "release_table", "set_log_level", "set_nvcomp_dirs",
+    "push", "raise_raised", "release_credentials", "release_opening", "release_table", "set_log_level",
     "take_described", "take_log", "wait_log", "wait_run", "watch_signals",
 ]

@@ -22,12 +22,6 @@ def operator_error(text: str) -> Failure | None:
     return Failure(json.loads(details.value)) if details.value else None
 
 
-def set_nvcomp_dirs(dirs: list[str]) -> None:
-    """Tells the library in which folders to look for nvCOMP before the system's places."""
-    array = (ctypes.c_char_p * len(dirs))(*(d.encode() for d in dirs))
-    check(loaded().dali_zarr_set_nvcomp_dirs(array, len(dirs)))
-
-
 def explain(spec: dict[str, Any]) -> dict[str, Any]:
     """Returns what a reader of ``spec`` would do.
 

@@ -40,7 +40,6 @@ def bind(path: Path) -> None:
     text, size = ctypes.c_char_p, ctypes.c_size_t
     library.dali_zarr_last_error_details.restype = text
     library.dali_zarr_operator_error.argtypes = [text, ctypes.POINTER(text)]
-    library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(text), size]
     library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_arrays.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]

@@ -52,7 +52,3 @@ mod route;
 mod scheduler;
 pub mod stats;
 pub mod worlds;
-
-/// For the fuzz targets: nvCOMP trusts its input, so this check must hold for any bytes.
-#[doc(hidden)]
-pub use gpu::check_frame_for_nvcomp;

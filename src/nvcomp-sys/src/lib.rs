@@ -1,4 +1,4 @@
-//! Bindings to nvCOMP's batched zstd decompression, loaded at run time. Versions 5.2 (which DALI 2.2 installs) and 5.3
+//! Bindings to nvCOMP's batched zstd decompression, loaded at run time. It is the reference for the kernels in tests. Versions 5.2 (which DALI 2.2 installs) and 5.3
 //! declare it in the same way.
 //!
 //! Layers: bindgen generates [`sys`] from the library's headers. [`result`] wraps each call and turns its status into a

@@ -29,7 +29,7 @@ pub struct LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nvCOMP 5.2 to 5.9 is needed for decoding on the GPU, and could not be loaded; {ADVICE}. Tried: ")?;
+        write!(f, "nvCOMP 5.2 to 5.9 could not be loaded; {ADVICE}. Tried: ")?;
         f.write_str(&self.tried.join("; "))
     }
 }

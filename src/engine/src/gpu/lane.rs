@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
 use super::counters::Counters;
-use super::decoding::{Decoder, zstd_decoder};
+use super::decoding::Decoder;
 use super::plain_copies::start_plain_copies;
 use super::streams::{SlotCopy, StagingCopy, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
@@ -88,7 +88,7 @@ impl Lane {
             decoded: Event::timed(device)?,
             assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, budget.wave_encoded)?,
-            decoder: Decoder::new(device, module, budget.workspace, zstd_decoder()?)?,
+            decoder: Decoder::new(device, module, budget.workspace)?,
             tables: Tables::new(device, budget)?,
             module: Arc::clone(module),
             ops,
@@ -163,8 +163,8 @@ impl Lane {
         for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
         }
-        let plan = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream, encoded| {
-            self.decoder.takes(&self.tables, stream, encoded)
+        let plan = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream| {
+            self.decoder.takes(&self.tables, stream)
         });
         let (copies, decodes) = (!wave.chunks.is_empty(), !plan.streams.is_empty() || !plan.refused.is_empty());
         self.begun.record(&self.stream)?;

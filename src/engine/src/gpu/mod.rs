@@ -16,8 +16,6 @@ mod tests_assemble_speed;
 mod tests_transposed;
 mod upload;
 
-pub use decoding::check_frame_for_nvcomp;
-
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -31,7 +29,7 @@ use dali_zarr_base::memory::HostBlock;
 use dali_zarr_codecs::streams::StreamCodec;
 use dali_zarr_codecs::{BloscCodec, Chain, Compression};
 use dali_zarr_samples::dataset::Dataset;
-use decoding::{choose, zstd_decoder};
+use decoding::choose;
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
@@ -64,33 +62,26 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
 }
 
 /// Returns the workspace that a lane's decoders need, with these decisions; `None` if the GPU decodes no chunks.
-///
-/// # Errors
-/// If a decoder is missing.
-pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Result<Option<Decoding>> {
+pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Option<Decoding> {
     if !uses_gpu(decisions) {
-        return Ok(None);
+        return None;
     }
-    let zstd = zstd_decoder()?;
     let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
-    let most = gpu_streams(dataset, decisions).into_iter().try_fold(none, |most, (codec, largest)| {
-        let one = choose(codec, zstd).needs(largest)?;
-        Ok(Decoding {
+    Some(gpu_streams(dataset, decisions).into_iter().fold(none, |most, (codec, largest)| {
+        let one = choose(codec).needs(largest);
+        Decoding {
             least_workspace: most.least_workspace.max(one.least_workspace),
             workspace_per_mib: most.workspace_per_mib.max(one.workspace_per_mib),
-        })
-    })?;
-    Ok(Some(most))
+        }
+    }))
 }
 
-/// Checks that the GPU has a decoder for these codecs, and that it can be loaded.
+/// Checks that the GPU has a decoder for these codecs.
 ///
 /// # Errors
-/// If not. The message says why, or what to install.
+/// If not. The message says why.
 pub(crate) fn available(chain: &Chain) -> Result<()> {
-    let zstd = zstd_decoder()?;
-    let Some(compression) = chain.compression() else { return Ok(()) };
-    choose(codec(compression).map_err(Error::value)?, zstd).available()
+    chain.compression().map_or(Ok(()), |compression| codec(compression).map(drop).map_err(Error::value))
 }
 
 /// The lanes of a reader. Dropping them waits for the waves under way.

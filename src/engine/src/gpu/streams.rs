@@ -72,12 +72,12 @@ pub(super) struct WavePlan {
 }
 
 /// Decides for each chunk how it is copied to the device, and where it goes in a staging buffer of `room` bytes.
-/// `decodable` says whether this lane can decode a stream, given its encoded bytes too.
+/// `decodable` says whether this lane can decode a stream.
 pub(super) fn plan_wave(
     wave: &Wave,
     chunk_index: &ChunkIndex,
     room: usize,
-    decodable: impl Fn(&ChunkStream, &[u8]) -> bool,
+    decodable: impl Fn(&ChunkStream) -> bool,
 ) -> WavePlan {
     let mut wave_plan = WavePlan { layouts: vec![Layout::NONE; wave.chunks.len()], ..WavePlan::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
@@ -100,7 +100,7 @@ pub(super) fn plan_wave(
                     format.gpu_chain().map(|packed| split(packed, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
-                let takes = |p: &ChunkStream| fits(p) && decodable(p, &bytes[p.start..p.start + p.len]);
+                let takes = |p: &ChunkStream| fits(p) && decodable(p);
                 let is_known = known.is_some_and(|known| known.is_ok());
                 let are_taken = is_known && split_chunk.streams.iter().all(takes);
                 let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
@@ -231,7 +231,7 @@ mod tests {
             wave.payloads.push(payload);
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut wave_plan = plan_wave(&wave, &chunk_index, room, |_, _| true);
+            let mut wave_plan = plan_wave(&wave, &chunk_index, room, |_| true);
             wave_plan.refused.sort_unstable();
             assert_eq!(wave_plan.refused, refused, "{room}");
             assert!(wave_plan.copies.iter().all(|copy| copy.len <= room));

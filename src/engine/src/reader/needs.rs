@@ -174,7 +174,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex, decisions: &Decisions) ->
     if spec.device == Device::Cpu {
         return Ok(None);
     }
-    let decoding = gpu::decoding(&chunk_index.dataset, decisions)?;
+    let decoding = gpu::decoding(&chunk_index.dataset, decisions);
     let mut device =
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
     for RoutedPart { array, number, part, route } in parts(&chunk_index.dataset, decisions) {

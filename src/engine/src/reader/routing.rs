@@ -33,7 +33,6 @@ pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset) -> Result<(Decisions, Ve
     for (a, array) in dataset.arrays.iter().enumerate() {
         let mut parts = Vec::new();
         for (p, part) in array.parts.iter().enumerate() {
-            // A decoder that isn't needed isn't loaded.
             let missing = part.format.gpu_chain().filter(|_| to_gpu && asked != DecodeDevice::Cpu).map(gpu::available);
             let missing = missing.and_then(Result::err);
             let codec = codec(part, missing.is_none());

@@ -1,8 +1,7 @@
-//! Functions for the whole process or thread: the version, nvCOMP's folders, tables that are kept, the log, and how
+//! Functions for the whole process or thread: the version, tables that are kept, the log, and how
 //! DALI's operators are opened and interrupted.
 
 use std::ffi::{c_char, c_void};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,26 +24,6 @@ const FLOAT64: i32 = 11;
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
-}
-
-/// Sets the folders where nvCOMP is looked for first.
-///
-/// # Safety
-/// `dirs` points to `count` strings.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, count: usize) -> i32 {
-    call(|| {
-        let mut paths = Vec::new();
-        for i in 0..count {
-            if dirs.is_null() {
-                return Err(null("dirs"));
-            }
-            // SAFETY: not null, and the caller promises `count` strings.
-            paths.push(PathBuf::from(unsafe { text(*dirs.add(i), "dirs") }?));
-        }
-        nvcomp_sys::set_search_dirs(paths);
-        Ok(())
-    })
 }
 
 /// Keeps a copy of a table.

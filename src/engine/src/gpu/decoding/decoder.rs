@@ -10,43 +10,27 @@ use dali_zarr_codecs::streams::ChunkStream;
 
 /// A decoder of streams on the GPU.
 pub(in crate::gpu) trait StreamDecoder {
-    /// Checks that the decoder can be loaded.
-    ///
-    /// # Errors
-    /// If it can't. The message says what to install.
-    fn available(&self) -> Result<()> {
-        Ok(())
-    }
-
     /// Returns the workspace that a lane needs if the largest stream decodes to `largest` bytes. Uses no device.
-    ///
-    /// # Errors
-    /// If the decoder can't be loaded, or doesn't take such a large stream.
-    fn needs(&self, _largest: usize) -> Result<Decoding> {
-        Ok(Decoding { least_workspace: 0, workspace_per_mib: 0 })
+    fn needs(&self, _largest: usize) -> Decoding {
+        Decoding { least_workspace: 0, workspace_per_mib: 0 }
     }
 
-    /// Whether a lane with this room can decode the stream with these `encoded` bytes. A decoder that trusts its input
-    /// checks the bytes here.
-    fn takes(&self, _stream: &ChunkStream, _encoded: &[u8], _room: LaneCapacity) -> bool {
+    /// Whether a lane with this room can decode the stream.
+    fn takes(&self, _stream: &ChunkStream, _room: LaneCapacity) -> bool {
         true
     }
 
     /// Returns how many of these streams, from the first on, fit in one round. [`StreamDecoder::takes`] has accepted
     /// each.
-    ///
-    /// # Errors
-    /// As for [`StreamDecoder::needs`].
-    fn fits(&self, streams: &[EncodedStream], _room: LaneCapacity) -> Result<usize> {
-        Ok(streams.len())
+    fn fits(&self, streams: &[EncodedStream], _room: LaneCapacity) -> usize {
+        streams.len()
     }
 
     /// Enqueues the decoding of `streams`. [`Launch::arrays`] are their entries in the tables. A status and a size are
-    /// written for every stream: [`POISON`](crate::gpu::driver::POISON) if the decoder gives none. The caller checks
-    /// both.
+    /// written for every stream. The caller checks both.
     ///
     /// # Errors
-    /// If the decoder can't be loaded, or the driver or the decoder refuses the call.
+    /// If the driver refuses the launch.
     ///
     /// # Safety
     /// The entries were sent on the launch's stream. They name memory that stays valid until the stream has passed this

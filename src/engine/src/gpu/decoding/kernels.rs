@@ -34,20 +34,20 @@ impl StreamDecoder for Lz4 {
 pub(super) struct ZstdKernels;
 
 impl StreamDecoder for ZstdKernels {
-    fn needs(&self, largest: usize) -> Result<Decoding> {
+    fn needs(&self, largest: usize) -> Decoding {
         // The least workspace holds any one frame. Data that aren't shuffled need workspace for 1.0 to 1.3 times their
         // decoded bytes, shuffled ones for a third. With too little, a wave takes two rounds, and twice the time.
-        Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 5 << 18 })
+        Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 5 << 18 }
     }
 
-    fn takes(&self, stream: &ChunkStream, _encoded: &[u8], room: LaneCapacity) -> bool {
+    fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {
         stream
             .plan
             .as_ref()
             .is_some_and(|plan| plan.workspace as usize <= room.workspace && plan.blocks.len() <= room.blocks)
     }
 
-    fn fits(&self, streams: &[EncodedStream], room: LaneCapacity) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], room: LaneCapacity) -> usize {
         let (mut space, mut blocks) = (0, 0);
         let fits = |s: &&EncodedStream| {
             let Some(plan) = &s.plan else { return false };
@@ -55,7 +55,7 @@ impl StreamDecoder for ZstdKernels {
             blocks += plan.blocks.len();
             space <= room.workspace && blocks <= room.blocks
         };
-        Ok(streams.iter().take_while(fits).count())
+        streams.iter().take_while(fits).count()
     }
 
     unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[EncodedStream]) -> Result<()> {

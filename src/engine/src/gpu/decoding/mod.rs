@@ -7,13 +7,12 @@
 
 mod decoder;
 mod kernels;
+#[cfg(test)]
 mod nvcomp;
 #[cfg(test)]
 mod tests_codec;
 #[cfg(test)]
 mod tests_inflate;
-
-pub use nvcomp::check_frame_for_nvcomp;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,47 +23,18 @@ use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::EncodedStream;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
-use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::error::Result;
 use dali_zarr_codecs::stream::Checksum;
 use dali_zarr_codecs::streams::{ChunkStream, StreamCodec};
 use decoder::{LaneCapacity, Launch, StreamDecoder};
 use kernels::{Inflate, Lz4, ZstdKernels};
-use nvcomp::Nvcomp;
 
-/// The decoder of zstd frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::gpu) enum ZstdDecoder {
-    /// This project's kernels, which are safe for damaged data.
-    Kernels,
-    /// nvCOMP, for comparison. Damage that it isn't safe for can cost the process its CUDA context.
-    Nvcomp,
-}
-
-/// Returns the decoder of streams of this kind. `zstd` chooses the decoder of zstd frames.
-pub(in crate::gpu) const fn choose(codec: StreamCodec, zstd: ZstdDecoder) -> &'static dyn StreamDecoder {
-    match (codec, zstd) {
-        (StreamCodec::Zstd, ZstdDecoder::Kernels) => &ZstdKernels,
-        (StreamCodec::Zstd, ZstdDecoder::Nvcomp) => &Nvcomp,
-        (StreamCodec::Deflate, _) => &Inflate,
-        (StreamCodec::Lz4 | StreamCodec::Snappy, _) => &Lz4,
-    }
-}
-
-/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default), or `nvcomp` for
-/// comparison.
-const ZSTD: &str = "DALI_ZARR_ZSTD";
-
-/// Returns the decoder of zstd frames that the environment asks for.
-///
-/// # Errors
-/// If the variable names no decoder.
-pub(in crate::gpu) fn zstd_decoder() -> Result<ZstdDecoder> {
-    match std::env::var(ZSTD).ok().as_deref() {
-        None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),
-        Some("nvcomp") => Ok(ZstdDecoder::Nvcomp),
-        Some(other) => Err(Error::value(format!(
-            "{ZSTD}: expected \"kernels\" or \"nvcomp\" in the environment, found \"{other}\""
-        ))),
+/// Returns the decoder of streams of this kind.
+pub(in crate::gpu) const fn choose(codec: StreamCodec) -> &'static dyn StreamDecoder {
+    match codec {
+        StreamCodec::Zstd => &ZstdKernels,
+        StreamCodec::Deflate => &Inflate,
+        StreamCodec::Lz4 | StreamCodec::Snappy => &Lz4,
     }
 }
 
@@ -86,8 +56,6 @@ const fn decoder(codec: StreamCodec) -> StreamCodec {
 
 /// The decoders of a lane.
 pub(super) struct Decoder {
-    /// Which decoder decodes zstd frames.
-    zstd: ZstdDecoder,
     module: Arc<Module>,
     workspace: DeviceBuffer,
     /// The indexes of the streams that are in the tables.
@@ -97,9 +65,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(device: &Arc<Device>, module: &Arc<Module>, workspace: usize, zstd: ZstdDecoder) -> Result<Self> {
+    pub fn new(device: &Arc<Device>, module: &Arc<Module>, workspace: usize) -> Result<Self> {
         Ok(Self {
-            zstd,
             module: Arc::clone(module),
             workspace: DeviceBuffer::alloc(device, workspace.max(8))?,
             round: 0..0,
@@ -112,9 +79,9 @@ impl Decoder {
         LaneCapacity { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
     }
 
-    /// Whether this lane can decode the stream with these `encoded` bytes, or copy it if it isn't compressed.
-    pub fn takes(&self, tables: &Tables, stream: &ChunkStream, encoded: &[u8]) -> bool {
-        stream.codec.is_none_or(|codec| choose(codec, self.zstd).takes(stream, encoded, self.room(tables)))
+    /// Whether this lane can decode the stream, or copy it if it isn't compressed.
+    pub fn takes(&self, tables: &Tables, stream: &ChunkStream) -> bool {
+        stream.codec.is_none_or(|codec| choose(codec).takes(stream, self.room(tables)))
     }
 
     /// Enqueues the decoding of all streams and the verification of their checksums. Waits only if they don't fit in
@@ -135,24 +102,24 @@ impl Decoder {
                 self.collect(tables, streams);
             }
             let first = self.round.end;
-            self.round = first..first + self.fits(&streams[first..], tables)?;
+            self.round = first..first + self.fits(&streams[first..], tables);
             self.enqueue(stream, tables, wave, &streams[self.round.clone()], staging)?;
         }
         Ok(())
     }
 
     /// Returns how many of these streams, from the first on, fit in one round. Tables and workspace limit the number.
-    fn fits(&self, streams: &[EncodedStream], tables: &Tables) -> Result<usize> {
+    fn fits(&self, streams: &[EncodedStream], tables: &Tables) -> usize {
         let mut n = 0;
         for alike in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
-            let take = choose(alike[0].codec, self.zstd).fits(alike, self.room(tables))?;
+            let take = choose(alike[0].codec).fits(alike, self.room(tables));
             n += take;
             if take < alike.len() {
                 break;
             }
         }
         // One stream always fits: those that don't were refused by `takes`.
-        Ok(n.max(1))
+        n.max(1)
     }
 
     fn enqueue(
@@ -195,7 +162,7 @@ impl Decoder {
             let mut launch = Launch { module: &self.module, stream, tables, arrays, wave, staging, workspace };
             // SAFETY: the streams' entries, from `first` on, were sent on this stream; `plan_wave` split the streams; the
             // scheduler keeps their memory until the wave has ended; `fits` found room.
-            unsafe { choose(alike[0].codec, self.zstd).enqueue(&mut launch, alike)? };
+            unsafe { choose(alike[0].codec).enqueue(&mut launch, alike)? };
             first += alike.len();
         }
         let (at, to) = (tables.address(round.checksums), tables.address(round.mismatches));

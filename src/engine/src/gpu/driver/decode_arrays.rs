@@ -1,8 +1,5 @@
 //! The arrays in device memory that describe streams to a decoder, and take its results.
 
-/// Each byte of a status or a size that a decoder didn't write. No decoder has a status of such bytes.
-pub const POISON: u8 = 0xa5;
-
 /// Device addresses of the arrays of one batch of streams. Each array has an entry for each stream. Entries have 64
 /// bits, except statuses and kinds, which have 32.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +12,7 @@ pub struct DecodeArrays {
     pub out_caps: u64,
     /// Out: the bytes that each stream decoded to.
     pub out_sizes: u64,
-    /// Out: the status of each stream. 0: it was decoded. [`POISON`] in each byte: the decoder wrote none.
+    /// Out: the status of each stream. 0: it was decoded.
     pub statuses: u64,
     /// The address that each decoded stream goes to.
     pub out_ptrs: u64,

@@ -16,7 +16,7 @@ mod stream;
 
 pub use copy::{copy_async, copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
 pub use cufile::CuFile;
-pub use decode_arrays::{DecodeArrays, POISON};
+pub use decode_arrays::DecodeArrays;
 pub use device::Device;
 pub use kernels::{AssembleArrays, Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};

@@ -1,12 +1,7 @@
 //! Helpers of the tests that need a GPU. Each of these tests begins with [`gpu`]. Without a GPU it prints why, and
 //! ends.
 
-use crate::gpu::decoding::{ZstdDecoder, choose};
-use dali_zarr_codecs::streams::StreamCodec;
-
 use super::{Device, DeviceBuffer, Module, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 pub(crate) struct Gpu {
@@ -26,23 +21,6 @@ pub(crate) fn gpu() -> Option<Gpu> {
         Err(error) => {
             println!("skipped: {error}");
             None
-        }
-    }
-}
-
-/// Whether nvCOMP can be loaded, also from the packages of the active Python. If not, prints why the test is skipped.
-pub(crate) fn nvcomp() -> bool {
-    let python = std::env::var_os("VIRTUAL_ENV").map_or("python3".into(), |v| PathBuf::from(v).join("bin/python"));
-    let code = "import nvidia.libnvcomp as m; print(m.__path__[0] + '/lib64')";
-    if let Ok(output) = Command::new(python).args(["-c", code]).output() {
-        let dir = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        nvcomp_sys::set_search_dirs(vec![dir.into()]);
-    }
-    match choose(StreamCodec::Zstd, ZstdDecoder::Nvcomp).available() {
-        Ok(()) => true,
-        Err(error) => {
-            println!("skipped: {error}");
-            false
         }
     }
 }
