@@ -7,6 +7,7 @@
 //! - [`memory`]: blocks, arenas and leases of host memory, and how the readers of a process share it.
 //! - [`table`]: lists of numbers that users give: from a NumPy file, or kept by the host program.
 //! - [`random`], [`digest`]: numbers that are the same on every platform and in every later version.
+//! - [`service`]: the services of object stores, by the scheme of a URL.
 //! - [`first_log`], [`nvtx`]: what is told to logs and to profilers.
 //!
 //! Nothing here knows a store, a chunk or a sample. All modules are the interface.
@@ -36,5 +37,6 @@ pub mod json;
 pub mod memory;
 pub mod nvtx;
 pub mod random;
+pub mod service;
 pub mod stored_type;
 pub mod table;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use url::Url;
 
+use crate::service::Service;
+
 /// Returns a text on one line: control characters are escaped.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
@@ -71,7 +73,7 @@ fn url(scheme: &str, rest: &str) -> String {
         return location;
     }
     // In Azure's URLs the user is the container.
-    let is_container = matches!(url.scheme(), "az" | "abfs" | "abfss") && url.password().is_none();
+    let is_container = Service::of(url.scheme()).is_some_and(Service::user_is_container) && url.password().is_none();
     if url.password().is_some() {
         let _ = url.set_password(Some("..."));
     }

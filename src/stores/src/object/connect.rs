@@ -15,10 +15,11 @@ use url::Url;
 
 use super::client::Connector;
 use super::names::ObjectName;
-use super::options::{OF_CLIENTS, OWN, is_azure, is_secret};
+use super::options::{OF_CLIENTS, OWN, is_secret};
 use super::{profile, validate};
 use crate::percent::percent_decoded;
 use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::service::Service;
 
 /// An open object store, and what its kind can do.
 pub(super) struct Connected {
@@ -50,7 +51,9 @@ pub(super) fn connect(
     let wrong = |found: &dyn Display| Error::value(found.to_string()).at(Site::store(location));
     let location = &without_controls(location);
     let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
-    if !url.username().is_empty() && !is_azure(url.scheme()) || url.password().is_some() {
+    let service = Service::of(url.scheme());
+    let has_user = !url.username().is_empty() && !service.is_some_and(Service::user_is_container);
+    if has_user || url.password().is_some() {
         return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -59,7 +62,7 @@ pub(super) fn connect(
     if url.host_str().is_none_or(str::is_empty) {
         return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
     }
-    validate::check(url.scheme(), options)?;
+    validate::check(service, options)?;
     let prefix = percent_decoded(url.path()).into_string();
     let prefix = prefix.map_err(|_| wrong(&"expected a path in UTF-8"))?;
     let prefix = prefix.strip_prefix('/').unwrap_or(&prefix);
@@ -71,15 +74,16 @@ pub(super) fn connect(
         Connected { store: Arc::clone(&store) as _, prefix, suffixes, lists: Some(store) }
     }
     let has_credentials = options.iter().any(|(name, _)| is_secret(name));
-    match url.scheme() {
-        "s3" => {
+    let Some(service) = service else { return Err(wrong(&unknown(url.scheme()))) };
+    match service {
+        Service::S3 => {
             let mut builder = if has_credentials {
                 without_credentials("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)
             } else {
                 AmazonS3Builder::from_env()
             };
             builder = builder.with_url(location).with_retry(no_retries());
-            for (key, value) in keyed::<AmazonS3ConfigKey>("S3", options)? {
+            for (key, value) in keyed::<AmazonS3ConfigKey>(service, options)? {
                 builder = builder.with_config(key, value);
             }
             let credentials = connector.credentials();
@@ -87,7 +91,7 @@ pub(super) fn connect(
             let _ = credentials.set(Arc::clone(store.credentials()));
             Ok(lists(store, prefix, true))
         }
-        "gs" => {
+        Service::Google => {
             let mut builder = if has_credentials {
                 let new = GoogleCloudStorageBuilder::new();
                 without_credentials("GOOGLE_", new, GoogleCloudStorageBuilder::with_config)
@@ -95,12 +99,12 @@ pub(super) fn connect(
                 GoogleCloudStorageBuilder::from_env()
             };
             builder = builder.with_url(location).with_retry(no_retries());
-            for (key, value) in keyed::<GoogleConfigKey>("Google Cloud Storage", options)? {
+            for (key, value) in keyed::<GoogleConfigKey>(service, options)? {
                 builder = builder.with_config(key, value);
             }
             Ok(lists(builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?, prefix, true))
         }
-        "az" | "abfs" | "abfss" => {
+        Service::Azure => {
             let mut builder = if has_credentials {
                 let new = MicrosoftAzureBuilder::new();
                 without_credentials("AZURE_", new, MicrosoftAzureBuilder::with_config)
@@ -108,29 +112,36 @@ pub(super) fn connect(
                 MicrosoftAzureBuilder::from_env()
             };
             builder = builder.with_url(location).with_retry(no_retries());
-            for (key, value) in keyed::<AzureConfigKey>("Azure", options)? {
+            for (key, value) in keyed::<AzureConfigKey>(service, options)? {
                 builder = builder.with_config(key, value);
             }
             Ok(lists(builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?, prefix, false))
         }
-        "http" | "https" => {
+        Service::Http => {
             let base = &url[..url::Position::BeforePath];
             let mut builder = HttpBuilder::new().with_url(base).with_retry(no_retries());
             if url.scheme() == "http" {
                 builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
             }
-            for (key, value) in keyed::<ClientConfigKey>("HTTP", options)? {
+            for (key, value) in keyed::<ClientConfigKey>(service, options)? {
                 builder = builder.with_config(key, value);
             }
             let store = builder.with_http_connector(connector).build().map_err(|e| wrong(&e))?;
             Ok(Connected { store: Arc::new(store), prefix, suffixes: true, lists: None })
         }
-        "s3a" | "s3n" => Err(wrong(&"expected the scheme \"s3\" for S3; write s3://")),
-        "gcs" => Err(wrong(&"expected the scheme \"gs\" for Google Cloud Storage; write gs://")),
-        scheme => Err(wrong(&format!(
+    }
+}
+
+/// Says what to write instead of a scheme by which no store is opened.
+fn unknown(scheme: &str) -> String {
+    match Service::usual(scheme) {
+        Some((usual, service)) => {
+            format!("expected the scheme \"{usual}\" for {}; write {usual}://", service.name())
+        }
+        None => format!(
             "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
              {scheme:?}; mount or copy the store to a local path"
-        ))),
+        ),
     }
 }
 
@@ -158,7 +169,8 @@ fn without_credentials<B, K: FromStr>(prefix: &str, builder: B, with: impl Fn(B,
 ///
 /// # Errors
 /// If a name is unknown, or an option has two values.
-fn keyed<'a, K: FromStr + PartialEq>(kind: &str, options: &'a [(String, String)]) -> Result<Vec<(K, &'a str)>> {
+fn keyed<K: FromStr + PartialEq>(service: Service, options: &[(String, String)]) -> Result<Vec<(K, &str)>> {
+    let kind = service.name();
     let mut found: Vec<(K, &str)> = Vec::new();
     for (name, value) in options {
         let key = key::<K>(kind, name)?;

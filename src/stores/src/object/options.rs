@@ -10,6 +10,7 @@ use object_store::gcp::GoogleConfigKey;
 
 use crate::retry::Policy;
 use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::service::Service;
 
 /// Whether object_store takes the value of an option for true. It keeps the text as it was given.
 pub(super) fn is_true(value: &str) -> bool {
@@ -163,20 +164,20 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a URL with this scheme names a store of Azure.
-pub(super) fn is_azure(scheme: &str) -> bool {
-    matches!(scheme, "az" | "abfs" | "abfss")
-}
-
 /// Whether stores of the kind of `location` have an option `name`.
 pub(crate) fn knows(location: &str, name: &str) -> bool {
+    let scheme = location.split("://").next().unwrap_or_default().to_ascii_lowercase();
+    Service::of(&scheme).is_some_and(|service| takes(service, name))
+}
+
+/// Whether stores of this service have an option `name`.
+pub(super) fn takes(service: Service, name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
-    match location.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
-        "gs" => name.parse::<GoogleConfigKey>().is_ok(),
-        scheme if is_azure(scheme) => name.parse::<AzureConfigKey>().is_ok(),
-        "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
-        _ => false,
+    match service {
+        Service::S3 => name.parse::<AmazonS3ConfigKey>().is_ok(),
+        Service::Google => name.parse::<GoogleConfigKey>().is_ok(),
+        Service::Azure => name.parse::<AzureConfigKey>().is_ok(),
+        Service::Http => name.parse::<ClientConfigKey>().is_ok(),
     }
 }
 

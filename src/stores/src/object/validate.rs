@@ -2,30 +2,26 @@
 
 use url::Url;
 
-use super::options::{is_azure, knows};
+use super::options::takes;
 use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::service::Service;
 
 /// Checks the options of a store, and the variables of the environment for stores of its kind.
 ///
 /// # Errors
 /// [`Error::value`], with the option's or variable's name.
-pub(super) fn check(scheme: &str, options: &[(String, String)]) -> Result<()> {
+pub(super) fn check(service: Option<Service>, options: &[(String, String)]) -> Result<()> {
     for (name, value) in options {
         check_value(name, value).map_err(|e| Error::value(format!("storage_options: {name}: {e}")))?;
     }
-    let prefix = match scheme {
-        "s3" => "AWS_",
-        "gs" => "GOOGLE_",
-        scheme if is_azure(scheme) => "AZURE_",
-        _ => return Ok(()),
-    };
+    let Some((service, prefix)) = service.and_then(|s| Some((s, s.environment()?))) else { return Ok(()) };
     for (name, value) in std::env::vars_os() {
         let (Some(name), Some(value)) = (name.to_str().filter(|n| n.starts_with(prefix)), value.to_str()) else {
             continue;
         };
         let lower = name.to_ascii_lowercase();
         // Other variables belong to other programs, such as AWS_S3_US_EAST_1_REGIONAL_ENDPOINT.
-        if !value.is_empty() && knows(&format!("{scheme}://"), &lower) {
+        if !value.is_empty() && takes(service, &lower) {
             let looked = check_value(&lower, value);
             looked.map_err(|e| Error::value(format!("the environment's {name}: {e}")))?;
         }

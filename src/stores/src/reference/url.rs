@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::service::Service;
 
 /// Resolves names of files as fsspec does. A name that isn't a URL is a path of this machine. A relative path lies
 /// below the directory that was current when the reader was made, wherever the references are.
@@ -34,9 +35,7 @@ impl Resolver {
             let scheme = match scheme {
                 "file" | "local" => return self.file(rest),
                 "http" | "https" => return Ok(url.to_owned()),
-                "s3a" => "s3",
-                "gcs" => "gs",
-                other => other,
+                other => Service::usual(other).map_or(other, |(usual, _)| usual),
             };
             return Ok(format!("{scheme}://{}", rest.replace('%', "%25")));
         }
@@ -86,6 +85,7 @@ mod tests {
             ("local:///data/a.nc", "file:///data/a.nc"),
             ("s3://bucket/a b%20.nc", "s3://bucket/a b%2520.nc"),
             ("s3a://bucket/a", "s3://bucket/a"),
+            ("s3n://bucket/a", "s3://bucket/a"),
             ("gcs://bucket/a", "gs://bucket/a"),
             ("https://host/a%20b", "https://host/a%20b"),
             ("c://x", "file:///data/dir/c:/x"),
