@@ -154,8 +154,8 @@ def zarr_reader(
             page cache.
         io_threads: Threads that read local stores, or drive the requests to remote ones.
         io_concurrency: Requests to remote stores under way at a time.
-        decode_threads: Threads that decode on the CPU. By default there is one for each core, and trials find how many
-            of them decode chunks that a GPU could decode.
+        decode_threads: Threads that decode on the CPU. By default there is one for each core, and half of them decode
+            chunks that a GPU could decode while a model trains.
 
     As every operator of DALI:
         device: Where batches are delivered.

@@ -37,7 +37,7 @@ ORDERS = ("in-order", "shuffled", "short-epochs")
 # The defaults of --small.
 SMALL = {
     "grid": (32, 64), "samples": 12, "stores": "none,zstd", "devices": "auto,cpu", "seconds_per_bar": 0.3, "queues": 2,
-    "demand_scale": 0.001, "time_limit": 50.0, "settle": 0.0,
+    "demand_scale": 0.001, "time_limit": 50.0,
 }
 
 
@@ -55,8 +55,7 @@ def arguments() -> argparse.Namespace:
     add("--seconds-per-bar", type=float, default=2.0, help="length of a bar of real data; others take half")
     add("--turns", type=int, default=1, help="bars of copies and of real data, each between two of synthetic data")
     add("--queues", type=int, default=8, help="least length of a real bar in reader's queues, in twice the time at most")
-    add("--decode-threads", type=int, help="of the reader; by default it finds how many decode in the GPU's place")
-    add("--settle", type=float, default=100.0, help="most seconds of training for the reader to find that before the first bar")
+    add("--decode-threads", type=int, help="of the reader; by default half of the cores decode in the GPU's place")
     add("--time-limit", type=float, default=3600.0, help="seconds for everything; no row begins that might not end in time")
     add("--output", type=Path, default=Path("bench-train"), help="folder for results.json and pictures")
     add("--data", type=Path, default=Path("bench-data/train"), help="folder for the stores, better in memory (/dev/shm)")
@@ -147,7 +146,7 @@ class Runs:
             write_stores(args)
         self.ranks.barrier()
         self.plan = Plan(
-            args.seconds_per_bar, args.turns, args.queues, args.run_ahead, args.settle, self.ranks.largest, self.ranks.barrier
+            args.seconds_per_bar, args.turns, args.queues, args.run_ahead, self.ranks.largest, self.ranks.barrier
         )
         self.clocks = Clocks(args.output / f"clocks-{self.ranks.rank}.csv", self.ranks.local, cuda)
         self.longest = self.search = 0.0

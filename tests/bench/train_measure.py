@@ -83,7 +83,6 @@ class Plan:
     turns: int
     queues: int = 8
     run_ahead: int = 0
-    settle: float = 0.0
     agree: Callable[[float], float] = float
     barrier: Callable[[], None] = lambda: None
 
@@ -207,23 +206,6 @@ def loading(source: Source, plan: Plan) -> dict[str, Any]:
     }
 
 
-def find_threads(source: Source, trainer: Trainer, plan: Plan) -> None:
-    """Trains until the reader has found how many threads decode in the GPU's place, for ``plan.settle`` seconds at most."""
-    cuda, queue = trainer.setting.device.type == "cuda", round(plan.agree(source.queue))
-    # The reader's trials compare windows of so many batches. It pauses for 32 windows when it has tried twice and half
-    # as many threads. This ends in the first such pause, before a quarter more or less is tried.
-    window = queue + max(8 * queue, 32)
-    still, last, end = 0, 0, time.perf_counter() + plan.settle
-    while plan.agree(float(still < 10 * window and time.perf_counter() < end)):
-        # Many steps at a time: the end waits for the GPU, and the reader should rarely see that.
-        _run(trainer.step, source.fetch, queue, 8, cuda, plan.run_ahead)
-        if plan.agree(source.counters()["chunks_shared"]) == 0:
-            # The CPU decodes nothing in the GPU's place.
-            return
-        now = source.found()["shared_threads"]
-        still, last = still + 8 * queue if now == last else 0, now
-
-
 def training(source: Source, trainer: Trainer, fixed: Fetch, copies: Fetch, plan: Plan, step: float) -> dict[str, Any]:
     """Measures synthetic data (A), copies of it (C) and real data (B) in turns: A C B A, or A C B A C B A with two turns.
     ``step``: about the seconds of a synthetic step."""
@@ -231,8 +213,6 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, copies: Fetch, plan
     copied: list[Bar] = []
     real: list[Bar] = []
     idle = True
-    if plan.settle and source.read.decode_device == "auto" and source.read.decode_threads is None:
-        find_threads(source, trainer, plan)
     for turn in range(plan.turns + 1):
         # The reader is idle while training runs on synthetic data: its queues are full.
         idle &= source.settle()

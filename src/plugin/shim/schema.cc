@@ -445,7 +445,7 @@ By default ``128``. A request takes no thread, but memory of `host_memory_limit`
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 
 By default there is one for each CPU core. Processes that torchrun starts on one machine share its cores. While a model
-trains, trials find how many of these threads decode chunks in the GPU's place. A given number isn't changed.)",
+trains, half of these threads decode chunks in the GPU's place, or all of a given number.)",
                                nullptr);
 }
 

@@ -119,11 +119,5 @@ fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
 /// Returns the configuration of a simulated reader. It has the memory that a reader with these needs would have.
 pub(crate) fn simulated(spec: &Spec, needs: &Needs, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
-    let mut rules = rules(spec, needs, &budget);
-    // The simulated consumer is no slower with more decode threads, so trials would find nothing. The number stays the one
-    // that a reader begins with.
-    if let Some(first) = rules.first_shared_tasks.take() {
-        rules.shared_tasks = rules.shared_tasks.min(first);
-    }
-    Ok(Config::new(rules, &budget))
+    Ok(Config::new(rules(spec, needs, &budget), &budget))
 }

@@ -272,22 +272,14 @@ fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Opt
     Some(usize::try_from(bytes.min(all)).unwrap_or(usize::MAX))
 }
 
-/// Returns [`Rules::shared_tasks`] and [`Rules::first_shared_tasks`], if the user gave this number of decode threads.
-fn shared_tasks(given: Option<usize>, host: &HostBudget) -> (usize, Option<usize>) {
-    match given {
-        Some(_) => (host.shared, None),
-        // At least an eighth is left to the thread that launches a model's kernels: on 16 cores, 16 threads were no
-        // faster than 14.
-        None => {
-            let most = (host.threads - host.threads.div_ceil(8)).max(1);
-            (host.shared.min(most), Some(host.threads.div_ceil(2)))
-        }
-    }
+/// Returns [`Rules::shared_tasks`], if the user gave this number of decode threads. By default half of the threads are left
+/// to the thread that launches a model's kernels, which needs the cores and the bandwidth of memory too.
+fn shared_tasks(given: Option<usize>, host: &HostBudget) -> usize {
+    if given.is_some() { host.shared } else { host.shared.min(host.threads.div_ceil(2)) }
 }
 
 /// Returns the rules that the scheduler follows, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, budget: &Budget) -> Rules {
-    let (shared_tasks, first_shared_tasks) = shared_tasks(spec.resources.decode_threads, &budget.host);
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: budget.batches,
@@ -298,8 +290,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, budget: &Budget) -> Rules {
         working_set: needs.working_set,
         shuffled: needs.shuffled,
         index_output: spec.samples.return_index,
-        shared_tasks,
-        first_shared_tasks,
+        shared_tasks: shared_tasks(spec.resources.decode_threads, &budget.host),
         several_shards: spec.order.num_shards > 1,
         limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),
     }
@@ -333,13 +324,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_leave_cores_to_the_training_process() {
+    fn half_of_the_cores_are_left_to_the_training_process() {
         let host = |threads, shared| HostBudget { batches: 0, idle: 0, block: 0, indexes: 0, threads, shared };
         let tasks = |given, threads, shared| shared_tasks(given, &host(threads, shared));
-        assert_eq!(tasks(None, 16, 16), (14, Some(8)));
-        assert_eq!(tasks(None, 16, 5), (5, Some(8)), "memory for five");
-        assert_eq!([tasks(None, 7, 7), tasks(None, 2, 2)], [(6, Some(4)), (1, Some(1))], "one core at least");
-        assert_eq!(tasks(None, 1, 1), (1, Some(1)));
-        assert_eq!(tasks(Some(16), 16, 16), (16, None), "what the user gave");
+        assert_eq!(tasks(None, 16, 16), 8);
+        assert_eq!(tasks(None, 16, 5), 5, "memory for five");
+        assert_eq!([tasks(None, 7, 7), tasks(None, 2, 2), tasks(None, 1, 1)], [4, 1, 1]);
+        assert_eq!(tasks(Some(16), 16, 16), 16, "what the user gave");
     }
 }

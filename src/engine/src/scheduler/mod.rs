@@ -30,7 +30,6 @@ mod setup;
 mod shard_indexes;
 mod sharing;
 pub mod simulation;
-mod task_limit;
 #[cfg(test)]
 mod tests;
 mod waves;
@@ -54,7 +53,6 @@ use reads::{ReadChunk, Reads};
 pub(crate) use setup::{BatchAccount, DeviceArena, ReaderMemory, Rules, Setup};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
-use task_limit::TaskLimit;
 use waves::Waves;
 
 /// What the consumer receives: a finished batch, or the error with which it failed.
@@ -119,11 +117,7 @@ impl Scheduler {
         let ReaderMemory { staging, slots, gds_buffer, gds, pools, batches, owned } = memory;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
         let max_waiting = if lanes.is_some() { rules.max_active } else { 0 };
-        let tasks = match rules.first_shared_tasks {
-            Some(first) => TaskLimit::found(first, rules.shared_tasks, max_waiting),
-            None => TaskLimit::fixed(rules.shared_tasks),
-        };
-        let sharing = Sharing::new(tasks, max_waiting, rules.several_shards);
+        let sharing = Sharing::new(rules.shared_tasks, max_waiting, rules.several_shards);
         Self {
             chunks: Chunks::default(),
             batches: Batches::new(rules, lanes.is_none().then_some(pools), batches),

@@ -35,9 +35,6 @@ pub(crate) struct Rules {
     /// Most chunks that decode threads may decode at a time in the GPU's place, to leave the GPU to a model that
     /// trains. 0: none.
     pub shared_tasks: usize,
-    /// Where trials begin that find the number of these tasks while a model trains, at most `shared_tasks`. `None`: the
-    /// number is always `shared_tasks`.
-    pub first_shared_tasks: Option<usize>,
     /// Whether the samples are divided among several shards. Then other processes probably train the same model.
     pub several_shards: bool,
     /// Finds the `host_memory_limit` that would be enough for an oversized chunk.

@@ -34,14 +34,13 @@
 use std::collections::BTreeSet;
 
 use super::aligned_bursts::AlignedBursts;
-use super::task_limit::TaskLimit;
 use crate::messages::Take;
 
 /// Decides which chunks the CPU decodes for the GPU, and when the GPU decodes.
 #[derive(Debug)]
 pub(super) struct Sharing {
     /// Most tasks of the decode threads in the GPU's place at a time; 0: the CPU never helps.
-    max_tasks: TaskLimit,
+    max_tasks: usize,
     /// Number of such tasks that run now.
     tasks: usize,
     /// The sum of `tasks` at each batch that was taken, and the number of tasks that ended. Both forget earlier batches
@@ -106,7 +105,7 @@ fn window(max_waiting: usize) -> usize {
 impl Sharing {
     /// Makes the state before the first batch. At most `max_waiting` finished batches can wait (0: there is no GPU).
     /// `several_shards`: other processes probably train the same model, each with a shard of the samples.
-    pub fn new(max_tasks: TaskLimit, max_waiting: usize, several_shards: bool) -> Self {
+    pub fn new(max_tasks: usize, max_waiting: usize, several_shards: bool) -> Self {
         Self {
             max_tasks,
             tasks: 0,
@@ -131,12 +130,12 @@ impl Sharing {
 
     /// The most chunks that the CPU decodes at a time, now.
     pub fn max_tasks(&self) -> usize {
-        self.max_tasks.get()
+        self.max_tasks
     }
 
     /// Whether the CPU helps now.
     pub fn cpu_helps(&self) -> bool {
-        self.is_on && self.max_tasks.get() > 0
+        self.is_on && self.max_tasks > 0
     }
 
     /// Returns the reserve: while more batches than this wait, the GPU decodes nothing. `None` while the consumer is
@@ -188,7 +187,6 @@ impl Sharing {
             }
             return;
         }
-        self.max_tasks.taken(take.interval);
         self.task_durations = KEPT * self.task_durations + self.tasks as f64;
         self.tasks_ended *= KEPT;
         self.taken += 1;
@@ -197,7 +195,6 @@ impl Sharing {
         let highest = self.max_waiting - 2;
         if self.lateness > RAISE_AFTER && self.reserve >= highest {
             (self.is_on, self.on_time) = (false, 0);
-            self.max_tasks.interrupt();
             self.on_time_needed = (2 * self.on_time_needed).min(MAX_ON_TIME * window(self.max_waiting));
         } else if self.lateness > RAISE_AFTER {
             (self.floor, self.floor_left) =
@@ -218,7 +215,7 @@ impl Sharing {
         if !self.burst && self.decoding.is_empty() && (waiting <= self.reserve || self.begins_aligned(waiting, encoded))
         {
             self.aligned.iter_mut().for_each(AlignedBursts::began);
-            let tasks = self.max_tasks.get();
+            let tasks = self.max_tasks;
             let leaves_some = self.cpu_helps() && encoded >= 4 * tasks;
             (self.burst, self.left_for_cpu) = (true, if leaves_some { 2 * tasks } else { 0 });
         }
@@ -252,7 +249,7 @@ impl Sharing {
 
     /// Whether the CPU may begin to decode another chunk.
     pub fn cpu_decodes(&self) -> bool {
-        self.is_on && self.tasks < self.max_tasks.get()
+        self.is_on && self.tasks < self.max_tasks
     }
 
     /// Returns after how many batches a chunk must be needed, so that the CPU can decode it before: [`LONGEST_TASK`] times

@@ -96,7 +96,6 @@ fn reader(drawn: &RandomReader, random: &mut Random, order: Order, delivered: u6
     });
     let mut config = simulated(&spec, &unstarted.needs, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
-    config.rules.first_shared_tasks = (random.below(2) == 0).then(|| 1 + random.below(3) as usize);
     config.rules.several_shards = random.below(2) == 0;
     // Some readers share host memory with others. What is reserved is as for users' readers.
     let shares = (config.gpu.is_none() && random.below(2) == 0).then(|| {

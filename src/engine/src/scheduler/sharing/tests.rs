@@ -15,7 +15,7 @@ fn take(waited: u32, worked: u32) -> Take {
 /// batches that the GPU decoded, the number of its bursts, and how often no batch was left, counted over `rounds`
 /// batches after as many others for settling.
 fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
-    let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
+    let mut sharing = Sharing::new(8, max_waiting, false);
     let (mut waiting, mut wave) = (max_waiting as f64, None);
     let (mut by_gpu, mut bursts, mut empty, mut waits) = (0.0, 0, 0, 0);
     sharing.queue_is_full();
@@ -80,7 +80,7 @@ fn decodes(sharing: &mut Sharing, waiting: usize) -> bool {
 
 #[test]
 fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
+    let mut sharing = Sharing::new(8, 8, false);
     assert!(!sharing.is_on && decodes(&mut sharing, 8));
     (0..100).for_each(|_| sharing.taken(take(1, 0), 0));
     assert!(!sharing.is_on);
@@ -96,7 +96,7 @@ fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
 #[test]
 fn batches_that_are_finished_together_dont_look_like_a_slow_consumer() {
     for (together, max_waiting) in [(5, 8), (5, 4), (10, 3), (24, 8)] {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
+        let mut sharing = Sharing::new(8, max_waiting, false);
         let (mut on, mut offs) = (0, 0);
         for batch in 0..6000 {
             sharing.queue_is_full();
@@ -113,7 +113,7 @@ fn batches_that_are_finished_together_dont_look_like_a_slow_consumer() {
 #[test]
 fn it_is_on_again_when_no_batch_was_late_for_a_time_though_the_queue_is_never_full() {
     for was_on in [false, true] {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
+        let mut sharing = Sharing::new(8, 8, false);
         if was_on {
             sharing.queue_is_full();
             (0..12).for_each(|_| sharing.taken(take(1, 0), 0));
@@ -128,7 +128,7 @@ fn it_is_on_again_when_no_batch_was_late_for_a_time_though_the_queue_is_never_fu
 #[test]
 fn waits_that_come_again_and_again_raise_the_reserve_however_few_batches_there_are() {
     for max_waiting in [4, 10, 32] {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), max_waiting, false);
+        let mut sharing = Sharing::new(8, max_waiting, false);
         sharing.queue_is_full();
         let first = sharing.reserve();
         (0..50 * max_waiting).for_each(|batch| sharing.taken(take(u32::from(batch % 8 == 0), 1), 1));
@@ -138,7 +138,7 @@ fn waits_that_come_again_and_again_raise_the_reserve_however_few_batches_there_a
 
 #[test]
 fn one_burst_at_a_time_unless_no_batch_waits() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
+    let mut sharing = Sharing::new(8, 8, false);
     sharing.queue_is_full();
     assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2) && decodes(&mut sharing, 3), "until all is launched");
     sharing.launched(2, 1);
@@ -153,7 +153,7 @@ fn one_burst_at_a_time_unless_no_batch_waits() {
 
 #[test]
 fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
+    let mut sharing = Sharing::new(8, 8, false);
     sharing.queue_is_full();
     assert!(decodes(&mut sharing, 2) && decodes(&mut sharing, 3));
     sharing.begin(1);
@@ -166,7 +166,7 @@ fn a_burst_ends_when_the_cpu_has_taken_all_or_the_queue_is_full() {
 
 #[test]
 fn a_burst_leaves_the_last_of_many_chunks_to_the_cpu() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(8), 8, false);
+    let mut sharing = Sharing::new(8, 8, false);
     sharing.queue_is_full();
     assert_eq!(sharing.for_gpu(64, 2, true), 48, "two for each task");
     assert_eq!([sharing.for_gpu(30, 3, true), sharing.for_gpu(16, 3, true)], [14, 0]);
@@ -176,14 +176,14 @@ fn a_burst_leaves_the_last_of_many_chunks_to_the_cpu() {
     assert_eq!(sharing.for_gpu(16, 2, true), 0, "the burst has ended");
     sharing.ended(0);
     assert_eq!(sharing.for_gpu(31, 2, true), 31, "few chunks");
-    let mut alone = Sharing::new(TaskLimit::fixed(0), 8, false);
+    let mut alone = Sharing::new(0, 8, false);
     alone.queue_is_full();
     assert_eq!(alone.for_gpu(64, 2, true), 64, "the CPU doesn't help");
 }
 
 #[test]
 fn several_processes_begin_bursts_at_the_same_batches() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(0), 8, true);
+    let mut sharing = Sharing::new(0, 8, true);
     sharing.queue_is_full();
     // The queue loses a batch for each one that is taken, and lasts for six: the period is four.
     let mut began = Vec::new();
@@ -201,7 +201,7 @@ fn several_processes_begin_bursts_at_the_same_batches() {
 
 #[test]
 fn without_tasks_the_gpu_decodes_all_in_bursts() {
-    let mut sharing = Sharing::new(TaskLimit::fixed(0), 8, false);
+    let mut sharing = Sharing::new(0, 8, false);
     sharing.queue_is_full();
     assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
     assert!(!decodes(&mut sharing, 3) && decodes(&mut sharing, 2));
@@ -210,7 +210,7 @@ fn without_tasks_the_gpu_decodes_all_in_bursts() {
 #[test]
 fn without_a_gpu_or_with_few_batches_it_is_never_on() {
     for batches in [0, 2] {
-        let mut sharing = Sharing::new(TaskLimit::fixed(8), batches, false);
+        let mut sharing = Sharing::new(8, batches, false);
         sharing.queue_is_full();
         (0..1000).for_each(|_| sharing.taken(take(0, 1), batches));
         assert!(!sharing.is_on && !sharing.cpu_decodes() && decodes(&mut sharing, batches));

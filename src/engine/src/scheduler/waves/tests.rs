@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::super::task_limit::TaskLimit;
 use super::*;
 use crate::messages::Take;
 
@@ -18,7 +17,7 @@ const QUIET: WaveContext = WaveContext {
 };
 
 fn waves(lanes: usize) -> Waves {
-    Waves::new(lanes, LIMITS, Sharing::new(TaskLimit::fixed(0), 8, false))
+    Waves::new(lanes, LIMITS, Sharing::new(0, 8, false))
 }
 
 fn chunk(handle: Handle, content: Content, decoded: usize) -> WaitingChunk {
@@ -76,11 +75,8 @@ fn jobs_of_decoded_chunks_wait_for_company() {
 
 /// Two lanes. 8 batches may wait, and the reserve is 2 of them.
 fn waves_with_time() -> Waves {
-    let mut waves = Waves::new(
-        2,
-        WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 },
-        Sharing::new(TaskLimit::fixed(8), 8, false),
-    );
+    let mut waves =
+        Waves::new(2, WaveLimits { encoded: 1 << 30, decoded: 1 << 30, chunks: 64 }, Sharing::new(8, 8, false));
     waves.sharing.queue_is_full();
     waves
 }
@@ -176,7 +172,7 @@ fn a_wave_waits_for_no_whole_batch_where_that_costs_time() {
         assert_eq!(handles(waves.next(now)), Some(vec![]), "{why}");
     }
     // The consumer is the faster one.
-    let mut waves = Waves::new(2, LIMITS, Sharing::new(TaskLimit::fixed(8), 8, false));
+    let mut waves = Waves::new(2, LIMITS, Sharing::new(8, 8, false));
     assert_eq!(handles(waves.next(reading)), Some(vec![]));
 }
 
