@@ -88,21 +88,25 @@ class Dataset(torch.utils.data.Dataset[dict[str, Any]]):
         transform: Transform | None = None,
         num_threads: int = 2,
         return_index: bool = False,
+        read_group: Any = None,
+        read_dim: str | None = None,
         **arguments: Unpack[LoaderArguments],
     ):
         """Looks at the store; samples are read later.
 
         Args:
-            path, device, offsets, transform, num_threads, return_index, arguments: As of :class:`Loader`. Those of the order
-                aren't accepted, except ``seed``. Random windows (``random_crop``) depend on the seed, the epoch of
+            path, device, offsets, transform, num_threads, return_index, read_dim, arguments: As of :class:`Loader`. Those of the
+                order aren't accepted, except ``seed``. Random windows (``random_crop``) depend on the seed, the epoch of
                 :meth:`set_epoch` and the sample.
+            read_group: A group of processes, each of which reads its part of samples, as with ``gather=False`` of the loader.
+                Nothing is gathered.
 
         Raises:
             TypeError, ValueError, IndexError: As making a loader does.
         """
         self._loader = _LoaderOfDataset(
             path, device=device, offsets=offsets, transform=transform, num_threads=num_threads, return_index=return_index,
-            **arguments,
+            read_group=read_group, read_dim=read_dim, **arguments,
         )
         self._epoch = 0
         self._forget()

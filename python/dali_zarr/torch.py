@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,8 @@ from ._arguments.types import Integers, LoaderArguments, Paths
 from ._batch import Batch, Origin
 from ._collate import Collation
 from ._frameworks import accelerate, dataloader, devices, lightning
-from ._loading import outputs, ranks, samplers, states
+from ._frameworks import read_group as read_groups
+from ._loading import outputs, parts, ranks, samplers, states
 from ._loading.agreement import Agreement
 from ._loading.asked import Asked
 from ._loading.collate import Collate, check_name, of_values
@@ -65,6 +67,9 @@ class Loader(Rollouts, BaseLoader[Batch]):
         process_group: Any = None,
         shard_id: int | None = None,
         num_shards: int | None = None,
+        read_group: Any = None,
+        read_dim: str | None = None,
+        gather: bool | None = None,
         transform: Transform | None = None,
         num_threads: int = 2,
         return_index: bool = False,
@@ -96,6 +101,13 @@ class Loader(Rollouts, BaseLoader[Batch]):
                 for.
             shard_id, num_shards: The rank and the number of ranks, where nothing else tells them. Ranks with the same
                 ``shard_id`` (of a parallel model) get the same samples.
+            read_group: A group of processes whose ranks get the same samples, such as those that hold parts of one model. Each
+                reads its part of ``read_dim``, and the parts are gathered on the device. Groups divide the samples among
+                themselves, in the order of their ranks. If they aren't groups of a mesh, say how: give ``process_group``, with one
+                rank of each read group, or ``shard_id`` and ``num_shards``. All ranks of a group must take the same batches.
+            read_dim: The dimension that a read group divides, one that samples have whole. Default: the last one.
+            gather: Whether each rank gets the whole (default) or its part. Parts that are gathered follow the borders of chunks.
+                Others differ by one element at most, as torch's ``tensor_split`` makes them. :attr:`read_parts` tells them.
             transform: A function of DALI's operators, run in the same pipeline: from the outputs by name (nested as the batch is)
                 to a dictionary of outputs by name.
             num_threads: Threads of DALI's for the transform.
@@ -123,12 +135,18 @@ class Loader(Rollouts, BaseLoader[Batch]):
         if drawn is not None:
             samplers.check_ranks(process_group=process_group, shard_id=shard_id, num_shards=num_shards, uneven=uneven)
         is_pushed = drawn is not None or self._is_of_dataset
-        rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
+        self._read_group = group = read_groups.asked(read_group, read_dim, gather, transform, self._is_of_dataset)
+        if group is None:
+            rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
+        else:
+            parts.check(arguments)
+            group.check_device(on.type)
+            rank, world = group.shard(process_group, shard_id, num_shards, is_pushed)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
-        is_given = shard_id is not None or process_group is not None or is_pushed
+        is_given = shard_id is not None or process_group is not None or is_pushed or group is not None
         follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
-        asked = Asked(path, arguments, flat, of_values if collate == "csr" else None)
+        asked = Asked(path, arguments, flat, of_values if collate == "csr" else None, None if group is None else group.rank)
         self._begin_rollouts(asked, offsets, arguments.get("window"))
         self._return_index = return_index
         found, self._labels = self._asked.looked_up()
@@ -167,6 +185,8 @@ class Loader(Rollouts, BaseLoader[Batch]):
     def stream(self) -> Stream[Batch]:
         """Returns a stream of the loader's samples, in the order in which a program pushes them. It has a reader of its own,
         with the loader's arguments. Those of the order don't matter for it."""
+        if self._is_gathered:
+            raise ValueError("dali_zarr: stream: expected gather=False with read_group, since ranks may push other samples")
         made = self._as_pushed()
         return Stream(lambda: made._reading, lambda found, count: made._taken(found, count, count))
 
@@ -241,7 +261,29 @@ class Loader(Rollouts, BaseLoader[Batch]):
         super()._check_process()
 
     def _epoch(self) -> Iterator[Batch]:
-        return accelerate.told(self._first(super()._epoch), lambda: self._is_last)
+        batches = self._first(super()._epoch)
+        if self._read_group is not None and self._is_gathered:
+            device = torch.device("cpu") if self._is_host else torch.device("cuda", self._plan.device_id or 0)
+            batches = self._read_group.gathered(batches, self, device, self._divided)
+        return accelerate.told(batches, lambda: self._is_last)
+
+    @property
+    def _is_gathered(self) -> bool:
+        """Whether other ranks have parts of the batches."""
+        return self._read_group is not None and self._read_group.gathers
+
+    def _divided(self) -> tuple[parts.Parts, dict[outputs.Place, int]]:
+        """Returns the parts of a batch, and the axis of the divided dimension in the tensors that have it."""
+        told = self._plan.parts
+        assert told is not None
+        return told, {place: told.axes[one.array] + 1 for place, one in self._sources.items() if one.array in told.axes}
+
+    @property
+    def read_parts(self) -> list[slice] | None:
+        """The elements of ``read_dim`` that each rank of the read group reads, by rank, among those that are selected. None
+        without ``read_group``."""
+        told = self._plan.parts
+        return None if told is None else [slice(*both) for both in itertools.pairwise(told.bounds)]
 
     def _first(self, epoch: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
         lightning.load_forgotten_states(self)
@@ -266,6 +308,9 @@ class Loader(Rollouts, BaseLoader[Batch]):
 
     def _taken(self, found: list[Any], valid: int, own: int) -> Batch:
         index = self._tensor(found.pop(), valid)
+        if self._is_gathered and not self._is_host:
+            # The memory of DALI's tensor waits for the stream on which parts are gathered, and not for that of the user.
+            index = index.clone()
         if self._collation is not None:
             places, tensors = self._collated(self._collation, found, valid)
         else:

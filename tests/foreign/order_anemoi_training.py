@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from anemoi.models.distributed.balanced_partition import get_balanced_partition_sizes
 from anemoi.training.data.data_reader import NativeGridDataset
 from anemoi.training.data.multidataset import MultiDataset
 from anemoi.training.utils.worker_init import worker_init_func
+from dali_zarr._loading.parts import equal_bounds
 from dali_zarr.torch import Loader
 
 NAME = "data"
@@ -87,4 +89,12 @@ def run(asked: Case) -> list[dict[str, Any]]:
     return found
 
 
+def check_parts() -> None:
+    """The parts of a grid that the ranks of a reader group read are anemoi-training's."""
+    for length in (*range(1, 40), 40320, 542080):
+        for ranks in range(1, min(length, 17)):
+            assert np.diff(equal_bounds(length, ranks)).tolist() == get_balanced_partition_sizes(length, ranks), (length, ranks)
+
+
+check_parts()
 print("FOUND" + json.dumps([run(asked) for asked in json.loads(sys.argv[1])]))

@@ -14,8 +14,10 @@ DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
 SELECTION = frozenset({"align", "sel", "isel", "method", "tolerance"})
 OF_LOADERS = frozenset({
     "batch_sampler", "batch_size", "collate", "columns", "drop_last", "process_group", "sampler", "transform", "num_threads",
-    "sharding", "uneven",
+    "sharding", "uneven", "read_group", "read_dim", "gather",
 })
+# Those that only the loader for PyTorch has.
+_OF_TORCH = frozenset({"read_group", "read_dim", "gather"})
 _THREADS = "leave it out: the reader has threads of its own (io_threads, decode_threads)"
 # Arguments of torch's DataLoader, and what to write instead.
 _OF_DATALOADER = {
@@ -53,6 +55,11 @@ def check(names: Iterable[str], more: Iterable[str] = (), own: Iterable[str] = (
         if name not in known and not name.startswith("_"):
             if name in _OF_DATALOADER:
                 raise TypeError(f"zarr_reader: {name}: it is an argument of torch's DataLoader; {_OF_DATALOADER[name]}")
+            if name in _OF_TORCH:
+                raise TypeError(
+                    f"zarr_reader: {name}: it is an argument of dali_zarr.torch.Loader alone, whose ranks read parts of samples; "
+                    "leave it out here"
+                )
             if name in OF_LOADERS:
                 raise TypeError(f"zarr_reader: {name}: it is an argument of the loaders, and not of the reader; leave it out here")
             hint = did_you_mean(name, known.union(own), "see help(dali_zarr.zarr_reader) for the arguments that there are")

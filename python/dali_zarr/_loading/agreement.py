@@ -53,12 +53,13 @@ class Agreement:
         Raises:
             ValueError: Another rank has another order.
         """
-        if plan.num_shards == 1:
+        if plan.num_shards == 1 and plan.parts is None:
             return
         shared = common.found(self._group)
         if shared is not None and self._is_compared(shared[0]):
             return
-        described = _order(state)
+        # Ranks of a read group have parts of the same samples.
+        described = _order(state if plan.parts is None else plan.parts.state_of_whole(state))
         if described is None:
             return
         key, order = described

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _arguments, _handles
 from .._arguments import tables
-from . import outputs
+from . import outputs, parts
 from .labels import Labels, check_stores
 
 # Changes arguments in the operator's form, for outputs of these names.
@@ -22,11 +22,15 @@ class Asked:
         path, arguments: As of the loader.
         offsets: The offsets in one list; empty: none were given.
         change: What the loader changes in the arguments that were looked up.
+        rank: The rank of a read group, which reads its part; None: it reads the whole.
     """
 
-    def __init__(self, path: Any, arguments: Mapping[str, Any], offsets: list[int], change: Change | None = None):
+    def __init__(
+        self, path: Any, arguments: Mapping[str, Any], offsets: list[int], change: Change | None = None,
+        rank: parts.Rank | None = None,
+    ):
         self._given: dict[str, Any] = _handles.translated({"path": path, **arguments})
-        self._offsets, self._change = offsets, change
+        self._offsets, self._change, self._rank = offsets, change, rank
 
     def changed(self, offsets: Any, window: Any) -> Asked:
         """Returns the same with other offsets and another window.
@@ -58,4 +62,9 @@ class Asked:
         given = {name: value for name, value in self._given.items() if name != "path"}
         labels = check_stores({**found, "offsets": told}, given)
         found[tables.OPENING] = tables.opening()
-        return {"arguments": found, "told_offsets": told, "arrays": arrays}, labels
+        part = None
+        if self._rank is not None:
+            found, part = parts.divided(found, told, self._rank, labels.axes())
+            if not self._rank.gathers:
+                labels = Labels({**found, "offsets": told}, labels.selected)
+        return {"arguments": found, "told_offsets": told, "arrays": arrays, "parts": part}, labels

@@ -19,7 +19,8 @@ class Labels:
     """The coordinates of the dimensions that samples are cut along. They are read when they are first asked for."""
 
     def __init__(self, arguments: Mapping[str, Any], selected: Collection[str] = ()):
-        self._arguments, self._selected = arguments, selected
+        # ``selected``: dimensions that a selection along others than ``dims`` names.
+        self._arguments, self.selected = arguments, selected
         self._axes: Axes | None = None
         # By dimension: one array for all stores, or one for each; None where there are no coordinates.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
@@ -128,7 +129,7 @@ class Labels:
                 found[dim] = _taken(values[0], place)
             else:
                 found[dim] = _of_stores(values, stores_along(dim), place)
-        for dim in {*axes.picks, *self._selected} - {*axes.dims}:
+        for dim in {*axes.picks, *self.selected} - {*axes.dims}:
             values = self._picked(axes, dim)
             if len(values) == 1:
                 found[dim] = values[0].copy()

@@ -15,6 +15,7 @@ from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import common, outputs
 from .epochs import Schedule
+from .parts import Parts
 from .ragged import Ragged
 
 B = TypeVar("B")
@@ -43,6 +44,8 @@ class Plan:
     transform: Transform | None
     # Whether the caller pushes the samples of each batch. Otherwise the reader divides them among the ranks.
     is_pushed: bool = False
+    # The parts of a dimension that the ranks of a read group read; None: each reads the whole.
+    parts: Parts | None = None
 
     def places(self) -> list[outputs.Place]:
         """Returns where the reader's outputs stand, in their order."""

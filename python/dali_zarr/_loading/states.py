@@ -18,10 +18,14 @@ _VERSION = 1
 
 def of(reading: Reading, next_epoch: int | None) -> dict[str, Any]:
     """Returns the state after the batch that was handed out last. ``next_epoch``: the epoch that was set for the next iteration."""
+    reader, pipeline, parts = reading.state(), reading.checkpoint(), reading.plan.parts
+    if parts is not None:
+        reader = parts.state_of_whole(reader)
+        pipeline = checkpoints.with_states(pipeline, {NAME: reader.encode()})
     return {
-        "version": _VERSION, "reader": reading.state(), "next_epoch": next_epoch,
+        "version": _VERSION, "reader": reader, "next_epoch": next_epoch,
         "rank": reading.plan.shard_id, "world_size": reading.plan.num_shards,
-        "pipeline": base64.b64encode(reading.checkpoint()).decode(),
+        "pipeline": base64.b64encode(pipeline).decode(),
     }
 
 
@@ -37,7 +41,10 @@ def check(state: Any) -> None:
 def of_operators(state: Mapping[str, Any], plan: Plan, template: bytes) -> dict[str, bytes]:
     """Returns the operators' states by name, from a loader's state. ``template``: a checkpoint of a pipeline with this plan. On
     another rank, or with another transform, only the reader's is there."""
-    states = {NAME: state["reader"].encode()}
+    reader = state["reader"]
+    if plan.parts is not None:
+        reader = plan.parts.state_of_part(reader, checkpoints.states(template)[NAME].decode())
+    states = {NAME: reader.encode()}
     if (state["rank"], state["world_size"]) == (plan.shard_id, plan.num_shards):
         whole = checkpoints.states(base64.b64decode(state["pipeline"]))
         if whole.keys() == checkpoints.states(template).keys():

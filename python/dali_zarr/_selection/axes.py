@@ -104,6 +104,10 @@ class Axes:
         own = next((array for array in self.arrays if array.output == output), None)
         return (own or max(self.arrays, key=lambda array: len(array.dims))).dims
 
+    def named(self, dim: str) -> str:
+        """Returns the name of a dimension that is given by its name, or by its position in the array with most dimensions."""
+        return _named(dim, max(self.arrays, key=lambda array: len(array.dims)))
+
     def lengths(self, dim: str) -> list[int]:
         """Returns a dimension's length in each store, from the first array that has the dimension."""
         array = self.arrays[self._having(dim)[0]]
