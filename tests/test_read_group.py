@@ -15,8 +15,8 @@ def path(tmp_path_factory):
     return write(tmp_path_factory.mktemp("read_group"))
 
 
-def needs_gpus(backend, world: int) -> None:
-    if backend[0] == "nccl" and torch.cuda.device_count() < world:
+def needs_gpus(backend: str, world: int) -> None:
+    if backend == "nccl" and torch.cuda.device_count() < world:
         pytest.skip("it needs a GPU for each rank")
 
 
@@ -130,7 +130,7 @@ def test_as_in_one_process(path, tmp_path, backend, world):
         if (LEVELS if case["read_dim"] == "level" else 4) >= len(lists[0]):
             cases.append((lists, as_text(case)))
     assert {case["gather"] for _, case in cases} == {True, False}
-    passes(CASES, path, tmp_path, world, cases, backend[0])
+    passes(CASES, path, tmp_path, world, cases, backend)
 
 
 TOGETHER = """
@@ -229,4 +229,4 @@ dist.barrier()
 @pytest.mark.parametrize("backend", backends())
 def test_what_is_read_and_saved(path, tmp_path, backend, world):
     needs_gpus(backend, world)
-    passes(TOGETHER, path, tmp_path, world, backend=backend[0])
+    passes(TOGETHER, path, tmp_path, world, backend=backend)

@@ -120,7 +120,7 @@ dist.barrier()
 @pytest.mark.timeout_s(300)
 @pytest.mark.parametrize("backend", backends())
 def test_beside_other_arguments(path, tmp_path, backend):
-    passes(ALONGSIDE, path, tmp_path, 2, backend=backend[0])
+    passes(ALONGSIDE, path, tmp_path, 2, backend=backend)
 
 
 def test_groups_that_a_mesh_does_not_tell(path, tmp_path):

@@ -108,4 +108,4 @@ def backends():
     import torch
 
     few = torch.cuda.device_count() < 2
-    return [("gloo", "cpu"), pytest.param(("nccl", "gpu"), marks=pytest.mark.skipif(few, reason="it needs two GPUs"))]
+    return ["gloo", pytest.param("nccl", marks=pytest.mark.skipif(few, reason="it needs two GPUs"))]
