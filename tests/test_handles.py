@@ -124,7 +124,7 @@ def test_dynamic(path):
         "group = zarr.open_group(sys.argv[1], mode='r')\n"
         "reader = ndd.readers.Zarr(path=group, arrays=['row'], device='cpu', host_memory_limit=1 << 27)\n"
         "print(sum(float(np.asarray(out[0].tensors[0].cpu()).sum()) for out in reader.next_epoch(batch_size=23)))",
-        str(path / "store.zarr" / "group"),
+        str(path / "store.zarr" / "group"), imports="torch",
     )
     assert float(out.split()[-1]) == 3.0, "the first row"
 

@@ -94,6 +94,9 @@ for number, (lists, case) in enumerate(told):
             for batch, wanted in zip(loader, plain, strict=True):
                 same(batch, wanted, cut)
                 count += 1
+                # One rank is enough, whose part isn't the first one: coordinates need packages that take seconds to import.
+                if rank < world - 1:
+                    continue
                 coords, others = batch.coords, wanted.coords
                 assert coords.keys() - {dim} == others.keys() - {dim}
                 for name, values in coords.items():

@@ -73,9 +73,8 @@ samples = Dataset(path, arrays=["field"], dims=["time"], read_group=group, read_
 whole = Dataset(path, arrays=["field"], dims=["time"], **OWN)
 for sample in (3, 0, -1):
     assert torch.equal(samples[sample]["field"], whole[sample]["field"][..., own])
-if device == "cpu":
-    batch = next(iter(torch.utils.data.DataLoader(samples, batch_size=2, num_workers=1, multiprocessing_context="spawn")))
-    assert torch.equal(batch["field"], torch.stack([whole[i]["field"] for i in range(2)])[..., own])
+# As a worker process of a DataLoader gets it.
+assert torch.equal(pickle.loads(pickle.dumps(samples))[5]["field"], whole[5]["field"][..., own])
 
 def refused(kind, text, **more):
     try:
