@@ -78,7 +78,7 @@ typedef struct dali_zarr_output {
   size_t ndim;          /* number of dimensions; 0 for scalars */
   int32_t dtype;        /* enum dali_zarr_dtype */
   size_t sample_bytes;  /* bytes of one sample. A batch has batch_size times as many, dense, in C order. For ragged
-                         * outputs see dali_zarr_describe_batch. */
+                         * outputs, and for the memory to lend, see dali_zarr_describe_batch. */
   const char *layout;   /* one letter per dimension, e.g. "CHW"; empty if unknown */
   const char *name;     /* name of the array, or names of the stacked arrays */
 } dali_zarr_output;
@@ -245,8 +245,9 @@ int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, 
  *
  * The samples of a ragged output (arguments "ragged", "ragged_ends") differ in the first dimension.
  * dali_zarr_describe_output tells the shape and the bytes of the longest sample. In a batch, the samples lie one
- * after the other without gaps; dali_zarr_batch_lengths tells their lengths. For other outputs `*bytes` is
- * batch_size * sample_bytes, the size in every batch. */
+ * after the other without gaps; dali_zarr_batch_lengths tells their lengths. For other outputs the samples take
+ * batch_size * sample_bytes in every batch, and `*bytes` is more only if values are interpolated: the elements between
+ * which they lie are kept behind the samples. */
 int32_t dali_zarr_describe_batch(const dali_zarr_reader *reader, size_t index, int32_t *ragged, size_t *bytes);
 
 /* Describes an epoch. */

@@ -252,7 +252,7 @@ def test_what_composes(tmp_path, hourly):
         ({"align": "previous"}, "expected a dictionary from outputs"), ({"align": {"sts": "previous"}}, "did you mean sst"),
         ({"align": {"sst": "previos"}}, "did you mean previous"),
         ({"align": {"sst": {"how": "previous"}}}, "expected method, tolerance"),
-        ({"align": {"sst": {"method": "exact", "tolerance": "1h"}}}, "tolerance with 'previous' or 'nearest'"),
+        ({"align": {"sst": {"method": "exact", "tolerance": "1h"}}}, "tolerance with 'previous', 'nearest' or 'linear'"),
         ({"align": {"sst": {"method": "previous", "dim": "month"}}}, "expected a dimension of array"),
         ({"align": {"sst": "cyclic"}}, "expected 12 months"),
         ({"align": {"sst": "previous", "t2m": "previous"}}, "all of them in align"),

@@ -53,7 +53,7 @@ def zarr_reader(
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
         align: How arrays of another rate belong to the others along the first of `dims`, by output: ``{"sst": "previous"}``.
             ``"previous"`` takes the last element whose label isn't later, ``"nearest"`` the nearest one, ``"exact"`` the one with
-            the same label, ``"cyclic"`` the month, day or step of a year. A dictionary says more:
+            the same label, ``"linear"`` a value between two, ``"cyclic"`` the month, day or step of a year. A dictionary says more:
             ``{"method": "nearest", "tolerance": "6h", "dim": "month"}``; `tolerance` alone is for all of them. Samples that read an
             element to which none belongs are left out.
 

@@ -151,6 +151,10 @@ def _segments(s: dict[str, Any]) -> list[str]:
     return [f"segments: {s['count']}{read}; {100 * s['padded_samples']:.3g} % of the samples have elements outside of theirs"]
 
 
+def _scratch(o: dict[str, Any]) -> str:
+    return f", and {size(o['scratch_bytes'])} for the elements that are interpolated" if o["scratch_bytes"] else ""
+
+
 def explanation_text(e: dict[str, Any]) -> str:
     """The text of an explanation."""
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
@@ -159,7 +163,7 @@ def explanation_text(e: dict[str, Any]) -> str:
         most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
         lines.append(
             f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
-            f"{most}{size(o['sample_bytes'])} a sample{batch}"
+            f"{most}{size(o['sample_bytes'])} a sample{batch}{_scratch(o)}"
         )
     if e["ragged"]:
         lines.append(_rows(e["ragged"]))

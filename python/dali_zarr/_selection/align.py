@@ -16,12 +16,12 @@ import numpy.typing as npt
 from .._arguments import names
 from .._hints import nearest
 from .._log import log
-from . import cycles
+from . import cycles, interpolated
 from .axes import ALIGN, Axes
 from .lookup import are_times, duration
 from .stores import needed
 
-METHODS = ("exact", "previous", "nearest", "cyclic")
+METHODS = ("exact", "previous", "nearest", "linear", "cyclic")
 # The methods as pandas names them.
 _OF_PANDAS = {"exact": None, "previous": "pad", "nearest": "nearest"}
 _KEYS = ("method", "tolerance", "dim")
@@ -93,11 +93,11 @@ def _asked(given: Any, arguments: Mapping[str, Any]) -> dict[str, _Asked]:
             hint = f"; did you mean {like}?" if like else ""
             raise ValueError(f"zarr_reader: align: {output!r}: expected one of {', '.join(METHODS)}, but found {method!r}{hint}")
         tolerance = options.get("tolerance", common)
-        if tolerance is not None and method not in ("previous", "nearest"):
+        if tolerance is not None and method not in ("previous", "nearest", "linear"):
             if "tolerance" in options:
                 raise ValueError(
-                    f"zarr_reader: align: {output!r}: expected tolerance with 'previous' or 'nearest' only, but found it with "
-                    f"{method!r}"
+                    f"zarr_reader: align: {output!r}: expected tolerance with 'previous', 'nearest' or 'linear' only, but found it "
+                    f"with {method!r}"
                 )
             tolerance = None
         found[str(output)] = _Asked(str(output), method, tolerance, options.get("dim"))
@@ -154,15 +154,21 @@ def _aligned(axes: Axes, arguments: Mapping[str, Any], asked: _Asked, array: str
         )
     if asked.method == "cyclic":
         elements = cycles.elements(asked.output, first, there, dim, coordinates, length)
-    else:
-        elements = _looked_up(asked, first, there, dim, coordinates)
+        _say(asked, elements)
+        return {"dim": dim, "elements": elements.tolist()}
+    where = f"zarr_reader: align: {asked.output!r}"
+    _check_labels(where, first, there, dim, coordinates)
+    if asked.method == "linear":
+        pairs = interpolated.pairs(where, there, dim, coordinates, asked.tolerance)
+        _say(asked, pairs.elements)
+        return {"dim": dim, **{name: of.tolist() for name, of in pairs._asdict().items()}}
+    elements = _looked_up(where, asked, there, dim, coordinates)
     _say(asked, elements)
     return {"dim": dim, "elements": elements.tolist()}
 
 
-def _looked_up(asked: _Asked, first: str, there: Any, dim: str, coordinates: Any) -> Elements:
-    """Returns the element for each label of ``there``, -1 where there is none."""
-    where = f"zarr_reader: align: {asked.output!r}"
+def _check_labels(where: str, first: str, there: Any, dim: str, coordinates: Any) -> None:
+    """Raises ValueError if labels of both sides can't be compared."""
     if coordinates is None:
         raise ValueError(
             f"{where}: expected coordinates along {dim!r} of the aligned array, but found none (no array {dim!r} of one dimension "
@@ -173,6 +179,10 @@ def _looked_up(asked: _Asked, first: str, there: Any, dim: str, coordinates: Any
             f"{where}: expected labels of one kind and calendar, but found {there.dtype} along {first!r} and "
             f"{coordinates.dtype} along {dim!r} of the aligned array"
         )
+
+
+def _looked_up(where: str, asked: _Asked, there: Any, dim: str, coordinates: Any) -> Elements:
+    """Returns the element for each label of ``there``, -1 where there is none."""
     pandas = needed("pandas", "align")
     index, labels = coordinates.to_index(), there.to_index()
     if not index.is_unique:

@@ -12,12 +12,15 @@ struct Box {
   int64_t dst[kMaxDims];
 };
 
+// Whether a job reads elements, and doesn't write one value to all.
+DZ_HD bool has_source(const Job& job) { return job.source == kChunk || job.source == kBetween; }
+
 // Drops dimensions of one element, and merges a dimension with the next outer one if the strides of source and output
 // allow it. Without a source (fill, padding) only the output's strides count. The extent of a merged dimension stays
 // below 2^32. The dimension that may still grow is kept in registers, because a block of threads waits for this
 // function.
 DZ_HD void merge(const Job& job, Box& box) {
-  const bool has_src = job.source == kChunk;
+  const bool has_src = has_source(job);
   uint32_t ndim = 0, extent = 1;
   int64_t src = 1, dst = 1;
   for (int d = int(job.ndim) - 1; d >= 0; --d) {
@@ -50,7 +53,7 @@ DZ_HD void merge(const Job& job, Box& box) {
 // Returns the number of elements of `size` bytes in a vector: as many as are always contiguous and aligned in source
 // and output, at most 16 bytes. It divides kTile, so tiles begin at a vector.
 DZ_HD uint32_t vector_width(const Box& box, const Job& job, int size) {
-  const bool has_src = job.source == kChunk;
+  const bool has_src = has_source(job);
   if (box.dst[0] != 1 || (has_src && box.src[0] != 1)) return 1;
   uint64_t bits = box.extent[0] * uint64_t(size) | job.dst | (has_src ? job.src : 0) | 16;
   for (uint32_t d = 1; d < box.ndim; ++d) bits |= uint64_t(box.dst[d] | box.src[d]) * uint64_t(size);

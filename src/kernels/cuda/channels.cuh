@@ -19,7 +19,7 @@ struct ChannelBox {
 
 // Merges dimensions as merge() does, but none with the dimension of channels.
 DZ_HD void open_channels(const Job& job, const Op& op, ChannelBox& to) {
-  const bool has_src = job.source == kChunk;
+  const bool has_src = has_source(job);
   const uint32_t channels = job.extent[kMaxDims - 1];
   Box& box = to.box;
   uint32_t n = 0;

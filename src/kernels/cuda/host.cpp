@@ -1,4 +1,5 @@
 // The kernels' code, compiled for the host. Tests compare the device with it.
+#include "between.cuh"
 #include "box.cuh"
 #include "channels.cuh"
 #include "checksum_math.cuh"
@@ -153,6 +154,25 @@ void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
   if (nans.replaced) counters[op.counter] += nans.replaced;
 }
 
+// Does the work of dz_assemble_between for one job, with the device's walk of the box.
+void assemble_between(const Job& job, const Op& op, uint64_t* counters) {
+  const int size = size_of(op.decoded);
+  ChannelBox box;
+  open_between(job, op, box);
+  const Pair pair = pair_of(job);
+  NormaliseByChannel nans;
+  nans.of_channel[0] = op.mean;
+  nans.of_channel[1] = op.stddev;
+  for (uint64_t i = 0; i < count(job); ++i) {
+    int64_t from, to;
+    locate_between(box, op, i, from, to, nans);
+    const double a = to_f64(value_of(load(job.src, from, size), op.decoded));
+    const double b = to_f64(value_of(load(job.src, from + pair.apart, size), op.decoded));
+    store(job.dst, to, finish(between(a, b, pair.weight), op, op.dst_dtype, nans), size_of(op.dst_dtype));
+  }
+  if (nans.replaced) counters[op.counter] += nans.replaced;
+}
+
 // Returns the number of tiles of a job that dz_assemble_transposed takes.
 uint64_t transposed_tiles(const Job& job, const Op& op) {
   const uint32_t far = job.ndim - 1, near = job.ndim - 2;
@@ -212,11 +232,15 @@ uint64_t dz_host_assemble_transposed(const Job* job, const Op* op, uint64_t* cou
 }
 
 // Moves the boxes element by element, without merged dimensions or vectors. Tests compare the device's walk with it.
-// Only jobs with a table of channels use the device's walk. `counters` may be null if no operation replaces NaNs.
+// Only jobs with a table of channels and those of kBetween use the device's walk. `counters` may be null if no operation replaces NaNs.
 void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t* counters) {
   for (uint32_t j = 0; j < n_jobs; ++j) {
     const Job& job = jobs[j];
     const Op& op = ops[job.op];
+    if (job.source == kBetween) {
+      assemble_between(job, op, counters);
+      continue;
+    }
     if (op.has_norm == kNormTable) {
       assemble_channels(job, op, counters);
       continue;

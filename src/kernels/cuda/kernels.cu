@@ -1,5 +1,6 @@
 // The only translation unit of the device code: all kernels go into one fat binary.
 #include "assemble.cuh"
+#include "assemble_between.cuh"
 #include "assemble_channels.cuh"
 #include "assemble_transposed.cuh"
 #include "checksum.cuh"

@@ -40,7 +40,7 @@ enum DType : int32_t { kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16
 // to more bytes than its output holds. kTooShort: it ends too early, or decodes to fewer bytes than wanted.
 enum DecodeStatus : int32_t { kGood = 0, kCorrupt = 12, kTooLong = 15, kTooShort = 20 };
 
-enum Source : uint32_t { kChunk, kFill, kPad };
+enum Source : uint32_t { kChunk, kFill, kPad, kBetween };
 
 constexpr int32_t kNormTable = 2;  // value of Op::has_norm
 

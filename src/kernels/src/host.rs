@@ -38,8 +38,8 @@ unsafe extern "C" {
     );
 }
 
-/// Does the work of `dz_assemble`, `dz_assemble_fill` and `dz_assemble_channels` on host memory, one element after the
-/// other. Adds the numbers of replaced NaNs to `counters`.
+/// Does the work of `dz_assemble`, `dz_assemble_fill`, `dz_assemble_channels` and `dz_assemble_between` on host memory, one
+/// element after the other. Adds the numbers of replaced NaNs to `counters`.
 ///
 /// # Panics
 /// - If a job has no dimension, or more than [`crate::MAX_DIMS`], or its operation is not in `ops`.

@@ -7,8 +7,8 @@ pub mod host;
 pub mod zstd;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for others. Contains `dz_assemble`,
-/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_assemble_transposed`, `dz_checksum`, `dz_gather`, `dz_lz4`,
-/// `dz_zstd_entropy`, `dz_zstd_sequences` and the kernels in [`INFLATE`] and [`zstd::EXECUTE`].
+/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_assemble_transposed`, `dz_assemble_between`, `dz_checksum`,
+/// `dz_gather`, `dz_lz4`, `dz_zstd_entropy`, `dz_zstd_sequences` and the kernels in [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// A version of CUDA.
@@ -78,6 +78,9 @@ pub fn inflate_kernel(streams: usize, multiprocessors: u32, shared: u32) -> usiz
 /// Most dimensions of one [`Job`]. The host cuts boxes with more dimensions into several jobs.
 pub const MAX_DIMS: usize = 8;
 
+/// Most dimensions of a [`Job`] of [`Source::Between`]. One entry is for the other element, one for channels.
+pub const MAX_DIMS_BETWEEN: usize = MAX_DIMS - 2;
+
 /// Where a [`Job`] takes its elements from.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +91,10 @@ pub enum Source {
     Fill = 1,
     /// [`Op::pad`], which is only cast to the output's type. For elements outside the region of interest.
     Pad = 2,
+    /// Two decoded elements of the type [`Op::decoded`]: one at [`Job::src`], the other one as far from it as
+    /// [`Job::set_between`] says. The value between them, by a weight, goes on as one that was decoded:
+    /// [`Op::fillna`], [`Op::mean`] and [`Op::stddev`] and the cast follow.
+    Between = 3,
 }
 
 /// Most missing values that fit into an [`Op`] itself; see [`Op::missing`].
@@ -98,7 +105,7 @@ pub const MAX_INLINE: usize = 2;
 ///
 /// Jobs of these operations set the channels with [`Job::set_channels`], and have at most [`MAX_DIMS`]` - 1`
 /// dimensions. `dz_assemble_channels` takes only these operations; `dz_assemble` and `dz_assemble_fill` take all
-/// others. `dz_assemble_transposed` takes any.
+/// others. `dz_assemble_transposed` and `dz_assemble_between` take any.
 pub const NORM_TABLE: i32 = 2;
 
 /// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
@@ -216,7 +223,7 @@ impl Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// Address of the box's first element in the decoded chunk; if the chunk is shuffled, address of the chunk's first
-    /// byte. Unused unless `source` is [`Source::Chunk`].
+    /// byte. With [`Source::Between`]: address of the first element that was decoded. Otherwise unused.
     pub src: u64,
     /// Address of the box's first element in the output.
     pub dst: u64,
@@ -226,7 +233,8 @@ pub struct Job {
     pub source: u32,
     /// Dimensions in use, at least 1.
     pub ndim: u32,
-    /// In a plan: the index of the output, and `dst` counts from that output's beginning. In jobs for the kernels: 0.
+    /// In a plan: the index of the output, and `dst` counts from that output's beginning, and with [`Source::Between`]
+    /// `src` too. In jobs for the kernels: 0.
     pub output: u32,
     /// Elements along each dimension, innermost last; each at least 1.
     pub extent: [u32; MAX_DIMS],
@@ -288,6 +296,24 @@ impl Job {
     pub const fn channels(&self) -> (usize, i64, i64) {
         let last = MAX_DIMS - 1;
         (self.extent[last] as usize, self.src_stride[last], self.dst_stride[last])
+    }
+
+    /// Makes it a job of [`Source::Between`]. `apart` is the distance from each element to the other one, in elements of
+    /// the source. `weight` is that of the other one, from 0 to 1. The value is `a + weight * (b - a)` in float64, each
+    /// step rounded, or `a` itself if the weight is 0. The values are stored in the last entries but one of `src_stride`
+    /// and `dst_stride`.
+    ///
+    /// # Panics
+    /// If the job has more than [`MAX_DIMS_BETWEEN`] dimensions.
+    pub fn set_between(&mut self, apart: i64, weight: f64) {
+        assert!(self.ndim as usize <= MAX_DIMS_BETWEEN, "a job with a free entry");
+        self.source = Source::Between as u32;
+        (self.src_stride[MAX_DIMS_BETWEEN], self.dst_stride[MAX_DIMS_BETWEEN]) = (apart, weight.to_bits() as i64);
+    }
+
+    /// Returns the arguments of [`Self::set_between`].
+    pub const fn between(&self) -> (i64, f64) {
+        (self.src_stride[MAX_DIMS_BETWEEN], f64::from_bits(self.dst_stride[MAX_DIMS_BETWEEN] as u64))
     }
 
     /// Whether neighbours in the chunk lie along another dimension than neighbours in the output, which lie along the last

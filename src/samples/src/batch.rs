@@ -21,7 +21,13 @@ pub struct OutputInfo {
     /// For a ragged output, the most elements along the first dimension that one batch can have: the sum over its
     /// samples. `None` if the output isn't ragged.
     pub ragged: Option<u64>,
+    /// Bytes behind the samples in the memory of a batch, for each sample: the decoded elements between which values are
+    /// interpolated. A multiple of [`SCRATCH_ALIGN`]; 0 if none are.
+    pub scratch: usize,
 }
+
+/// The memory behind the samples of a batch begins at a multiple of this many bytes, and so does that of each sample.
+pub const SCRATCH_ALIGN: usize = 16;
 
 impl OutputInfo {
     /// Returns the bytes of one sample. For a ragged output, the bytes of the longest sample.
@@ -34,10 +40,19 @@ impl OutputInfo {
         self.shape[usize::from(self.ragged.is_some())..].iter().product()
     }
 
-    /// Returns the most bytes that this output has in a batch of `batch_size` samples.
+    /// Returns the most bytes of memory that this output needs for a batch of `batch_size` samples.
     pub fn batch_bytes(&self, batch_size: usize) -> usize {
         let units = self.ragged.map_or(batch_size, |elements| usize::try_from(elements).unwrap_or(usize::MAX));
-        (self.unit_elements() as usize * self.dtype.size()).saturating_mul(units)
+        let bytes = (self.unit_elements() as usize * self.dtype.size()).saturating_mul(units);
+        match self.scratch {
+            0 => bytes,
+            scratch => self.scratch_begin(batch_size).saturating_add(scratch.saturating_mul(batch_size)),
+        }
+    }
+
+    /// Returns the offset of the memory behind the samples, in a batch of `samples` samples.
+    pub fn scratch_begin(&self, samples: usize) -> usize {
+        self.sample_bytes().saturating_mul(samples).checked_next_multiple_of(SCRATCH_ALIGN).unwrap_or(usize::MAX)
     }
 }
 

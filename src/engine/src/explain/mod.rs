@@ -208,6 +208,7 @@ impl Explanation {
                 "name": o.name, "dims": o.dims, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
                 "bits_of": (o.dtype.delivered() != o.dtype).then(|| o.dtype.name()), "sample_bytes": o.sample_bytes(),
                 "ragged": o.ragged.is_some(), "batch_bytes": o.batch_bytes(self.spec.batch_size),
+                "scratch_bytes": o.scratch,
             })
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();

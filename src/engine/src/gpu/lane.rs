@@ -13,7 +13,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
+use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, Source, TILE};
 
 use super::counters::Counters;
 use super::decoding::Decoder;
@@ -41,6 +41,9 @@ pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<Devi
     stream.synchronize()?;
     Ok(buffer)
 }
+
+/// Kinds of jobs, which have a kernel each: see [`Lane::launch`].
+const KINDS: usize = 4;
 
 /// A lane of a GPU.
 pub(super) struct Lane {
@@ -318,51 +321,60 @@ impl Lane {
         Ok(())
     }
 
-    /// Enqueues at most [`MAX_JOBS`] jobs, in three launches: those of boxes that are transposed, those whose operation has
-    /// a table of channels, and all others.
+    /// Enqueues at most [`MAX_JOBS`] jobs, in a launch for each kernel: boxes without channels, those whose operation has a
+    /// table of channels, those that are transposed, and those between two elements.
     fn launch(&mut self, jobs: &[&Job]) -> Result<()> {
         let n = jobs.len();
         let [table, starts] = self.tables.jobs(n);
         let ops = &self.shared.ops;
-        let (transposed, upright): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_transposed());
-        let (by_channel, others): (Vec<&Job>, Vec<&Job>) = upright.iter().partition(|job| ops.is_by_channel(job));
-        let sorted = others.iter().chain(&by_channel).chain(&transposed);
-        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(sorted) {
+        let mut kinds: [Vec<&Job>; KINDS] = Default::default();
+        for &job in jobs {
+            let kind = if job.source == Source::Between as u32 {
+                3
+            } else if job.is_transposed() {
+                2
+            } else {
+                usize::from(ops.is_by_channel(job))
+            };
+            kinds[kind].push(job);
+        }
+        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(kinds.iter().flatten()) {
             *to = **job;
         }
         // The tiles of each launch, one after the other.
-        let tiles = self.tables.values::<u32>(starts, n + 3);
-        let (first, rest) = tiles.split_at_mut(others.len() + 1);
-        let (second, third) = rest.split_at_mut(by_channel.len() + 1);
-        let of_transposed =
-            |job: &Job| job.transposed_tiles(DType::ALL[ops[job.op as usize].dst_dtype as usize].size());
-        let totals = [
-            prefix_sum(first, &others, tiles_of)?,
-            prefix_sum(second, &by_channel, tiles_of)?,
-            prefix_sum(third, &transposed, of_transposed)?,
-        ];
+        let mut tiles = self.tables.values::<u32>(starts, n + KINDS);
+        let mut totals = [0; KINDS];
+        for (kind, (jobs, total)) in kinds.iter().zip(&mut totals).enumerate() {
+            let (own, rest) = std::mem::take(&mut tiles).split_at_mut(jobs.len() + 1);
+            let of_transposed =
+                |job: &Job| job.transposed_tiles(DType::ALL[ops[job.op as usize].dst_dtype as usize].size());
+            *total = if kind == 2 { prefix_sum(own, jobs, of_transposed) } else { prefix_sum(own, jobs, tiles_of) }?;
+            tiles = rest;
+        }
         self.tables.send(&self.stream, table.until(starts))?;
-        let all = AssembleArrays {
+        let mut arrays = AssembleArrays {
             jobs: self.tables.address(table),
             tile_start: self.tables.address(starts),
             ops: self.ops,
             counters: self.counters.as_ref().map(Counters::address),
         };
-        // The arrays behind `jobs` jobs of `launches` launches.
-        let behind = |jobs: usize, launches: usize| AssembleArrays {
-            jobs: all.jobs + (jobs * size_of::<Job>()) as u64,
-            tile_start: all.tile_start + (jobs + launches) as u64 * 4,
-            ..all
-        };
-        let (second, third) = (behind(others.len(), 1), behind(others.len() + by_channel.len(), 2));
-        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations
-        // outputs that are lent to this reader, in which no two jobs write the same element. The operations' tables of
-        // channels are in device memory as long as the lane lives.
-        unsafe {
-            self.module.launch_assemble(&self.stream, &all, others.len() as u32, totals[0])?;
-            self.module.launch_channels(&self.stream, &second, by_channel.len() as u32, totals[1])?;
-            self.module.launch_transposed(&self.stream, &third, transposed.len() as u32, totals[2])
+        for (kind, (jobs, total)) in kinds.iter().zip(totals).enumerate() {
+            let (module, stream, count) = (&self.module, &self.stream, jobs.len() as u32);
+            // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, or decoded
+            // elements beside the outputs; destinations are outputs that are lent to this reader, in which no two jobs
+            // write the same element. The operations' tables of channels are in device memory as long as the lane lives.
+            unsafe {
+                match kind {
+                    0 => module.launch_assemble(stream, &arrays, count, total)?,
+                    1 => module.launch_channels(stream, &arrays, count, total)?,
+                    2 => module.launch_transposed(stream, &arrays, count, total)?,
+                    _ => module.launch_between(stream, &arrays, count, total)?,
+                }
+            }
+            arrays.jobs += (jobs.len() * size_of::<Job>()) as u64;
+            arrays.tile_start += (jobs.len() as u64 + 1) * 4;
         }
+        Ok(())
     }
 
     /// Decodes on the CPU the chunks that the GPU's decoders refused. Then runs all jobs of the wave again and waits:

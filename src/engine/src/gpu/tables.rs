@@ -163,7 +163,7 @@ impl Tables {
     /// Returns the arrays for `n` jobs: the jobs, and the prefix sums of their tiles for three launches. The table of
     /// index outputs lies behind them.
     pub fn jobs(&self, n: usize) -> [Array; 2] {
-        Capacity::packed(self.capacity.end_of_rounds(), self.uploads().offset, [n * size_of::<Job>(), (n + 3) * 4])
+        Capacity::packed(self.capacity.end_of_rounds(), self.uploads().offset, [n * size_of::<Job>(), (n + 4) * 4])
     }
 
     /// The table of index outputs.

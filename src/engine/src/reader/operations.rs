@@ -37,6 +37,11 @@ pub(super) fn of(dataset: &Dataset, geometry: &Geometry) -> Ops {
                 table.extend(norms.iter().filter_map(|norm| norm.mean_stddev));
                 of_norm(&norms[0], swap)
             }
+            Operation::Decoded { array, swap } => {
+                let dtype = dataset.arrays[array].cf.decoded;
+                let norm = Norm { array, fillna: None, mean_stddev: None, fill: 0.0, dtype, imaginary: false };
+                of_norm(&norm, swap)
+            }
         };
         (op, missing, table)
     };

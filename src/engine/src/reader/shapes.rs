@@ -23,6 +23,7 @@ fn shape(array: &ArrayInfo) -> ArrayShape {
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         aligned: None,
         values: array.cf.decoded,
+        stored: array.stored.clone(),
         complex_fill_parts_differ: array.fill != array.imaginary_fill,
         ragged: None,
     }

@@ -32,6 +32,8 @@ pub(super) struct PendingBatch {
     lent: Option<DeviceBuffers>,
     /// Number of uses. Padding and the index output count as one use each.
     uses: u32,
+    /// Whether the jobs between elements still have to run, after all uses.
+    has_between: bool,
     /// Number of uses whose jobs have not run yet.
     remaining: u32,
     /// The error with which it will be delivered.
@@ -47,6 +49,11 @@ impl PendingBatch {
     /// Returns the `CUevent` after which its outputs may be written, if there is one.
     pub fn ready(&self) -> Option<u64> {
         self.lent.as_ref().map(|l| l.ready).filter(|&event| event != 0)
+    }
+
+    /// Shortens its outputs to those of its samples.
+    fn shorten(&mut self) {
+        self.host.iter_mut().zip(&self.plan.bytes).for_each(|(buffer, &bytes)| buffer.shorten(bytes));
     }
 
     /// Whether no part of its outputs is lent.
@@ -136,9 +143,12 @@ impl Batches {
     /// Adds a planned batch. It is delivered when all its `uses` have run. With an `error` it fails.
     pub fn add(&mut self, plan: BatchPlan, known: Vec<(u32, Handle)>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
-        self.planned_jobs += plan.jobs.len();
+        self.planned_jobs += plan.jobs.len() + plan.between.len();
+        let has_between = !plan.between.is_empty();
         let (outputs, host) = (Vec::new(), Vec::new());
-        self.list.push_back(PendingBatch { plan, known, outputs, host, lent: None, uses, remaining: uses, error });
+        let remaining = uses;
+        let lent = None;
+        self.list.push_back(PendingBatch { plan, known, outputs, host, lent, uses, has_between, remaining, error });
     }
 
     /// Whether the batch after the active ones was requested, but is not planned yet.
@@ -183,7 +193,9 @@ impl Batches {
             OutputMemory::Pools(pools) => {
                 batch.host = pools.iter().map(Pool::take).collect::<Result<_>>()?;
                 batch.outputs = batch.host.iter().map(|buffer| buffer.as_ptr() as u64).collect();
-                batch.host.iter_mut().zip(&batch.plan.bytes).for_each(|(buffer, &bytes)| buffer.shorten(bytes));
+                if !batch.has_between {
+                    batch.shorten();
+                }
             }
         }
         self.active += 1;
@@ -255,6 +267,31 @@ impl Batches {
         }
     }
 
+    /// Adds the jobs between elements of a batch whose other jobs have run to `assembly`, so that they count as `uses` uses. Returns false
+    /// if there is no such batch.
+    pub fn serve_between(&mut self, uses: u32, assembly: &mut Assembly) -> bool {
+        let is_due = |batch: &&mut PendingBatch| batch.has_between && batch.remaining == 0 && batch.error.is_none();
+        let mut active = (self.first..).zip(self.list.iter_mut().take(self.active));
+        let Some((number, batch)) = active.find(|(_, batch)| is_due(&batch)) else { return false };
+        (batch.has_between, batch.remaining) = (false, uses);
+        let first = assembly.jobs.len();
+        assembly.jobs.extend_from_slice(&batch.plan.between);
+        assembly.jobs[first..].iter_mut().for_each(|job| {
+            job.src += batch.outputs[job.output as usize];
+            set_addresses(job, &batch.outputs, JobSource::Slot(0, Layout::NONE));
+        });
+        let ready = batch.ready();
+        (0..uses).for_each(|_| assembly.serves(number, ready));
+        true
+    }
+
+    /// Sets in how many parts the jobs between elements of a batch run.
+    pub fn set_remaining(&mut self, number: u64, parts: u32) {
+        if let Some(batch) = self.get_mut(number) {
+            batch.remaining = parts;
+        }
+    }
+
     /// Returns the number of uses of the next batch to be delivered; 0 if none is planned.
     pub fn uses_of_next(&self) -> u32 {
         self.list.front().map_or(0, |batch| batch.uses)
@@ -297,18 +334,19 @@ impl Batches {
     /// fails.
     pub fn deliver(&mut self, broken: Option<&Error>) -> Option<Finished> {
         let next = self.list.front()?;
-        let done = next.remaining == 0 && next.active();
+        let done = next.remaining == 0 && next.active() && (!next.has_between || next.error.is_some());
         if !done && (broken.is_none() || self.is_full()) {
             return None;
         }
         let mut batch = self.list.pop_front()?;
         self.first += 1;
         self.active = self.active.saturating_sub(1);
-        self.planned_jobs -= batch.plan.jobs.len();
+        self.planned_jobs -= batch.plan.jobs.len() + batch.plan.between.len();
         self.untaken += 1;
         debug_assert!(!done || batch.is_whole(), "a batch is finished while a part of it is lent");
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
             None => {
+                batch.shorten();
                 let BatchPlan { samples, lengths, names, .. } = batch.plan;
                 Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), samples, lengths, names }))
             }

@@ -1,13 +1,14 @@
 //! Handles chunks after they were read, decoded or failed: they go to decoders, serve the batches that need them, and
 //! are kept, evicted or removed.
 
-use dali_zarr_kernels::Layout;
+use dali_zarr_kernels::{Job, Layout};
 
 use super::Scheduler;
 use super::batches::JobSource;
 use super::chunks::ChunkState;
 use super::memory::MemoryKind;
 use super::reads::ReadChunk;
+use super::waves::EAGER_USES;
 use crate::chunk_index::{ChunkInfo, LATER, Location};
 use crate::messages::{Assembly, Content, Handle, Item, ItemDone, Outcome, Payload, ReadDone, Served, Task};
 use crate::route::Route;
@@ -281,6 +282,42 @@ impl Scheduler {
             }
         }
         self.keep_or_drop(handle);
+    }
+
+    /// Hands out the jobs between elements of batches whose other jobs have run: on the CPU in parts, each to a decode
+    /// thread, on the GPU with the next wave, which they make worth launching.
+    pub(super) fn interpolate(&mut self) {
+        while self.on_gpu() && self.batches.serve_between(EAGER_USES, &mut self.ready_jobs.assembly) {}
+        loop {
+            let mut assembly = Assembly::default();
+            if self.on_gpu() || !self.batches.serve_between(1, &mut assembly) {
+                return;
+            }
+            self.interpolate_in_parts(assembly);
+        }
+    }
+
+    fn interpolate_in_parts(&mut self, mut assembly: Assembly) {
+        let Served { batch, .. } = assembly.served[0];
+        let mut parts: Vec<Vec<Job>> = Vec::new();
+        let mut bytes = TASK_BYTES;
+        for job in std::mem::take(&mut assembly.jobs) {
+            if bytes >= TASK_BYTES {
+                parts.push(Vec::new());
+                bytes = 0;
+            }
+            let elements: usize = job.extent[..job.ndim as usize].iter().map(|&n| n as usize).product();
+            bytes += elements * size_of::<f32>();
+            parts.last_mut().expect("the first job makes one").push(job);
+        }
+        self.batches.set_remaining(batch, parts.len() as u32);
+        for jobs in parts {
+            let n = jobs.len();
+            let served = vec![Served { batch, uses: 1 }];
+            let assembly = Assembly { jobs, served, after: assembly.after.clone() };
+            self.tasks += 1;
+            self.backends.decode.run(Task { assembly, ready_jobs: 0..n, ..Task::default() });
+        }
     }
 
     /// On the CPU, sends the ready jobs to a decode thread. On the GPU they wait for the next wave.

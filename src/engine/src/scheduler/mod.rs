@@ -292,6 +292,7 @@ impl Scheduler {
             }
             self.activate();
             self.admit();
+            self.interpolate();
             self.flush_ready_jobs();
             let cpu_lacks_memory = self.decode_on_idle_cores();
             self.launch(cpu_lacks_memory);

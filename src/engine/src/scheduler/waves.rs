@@ -13,7 +13,7 @@ use dali_zarr_base::memory::arena;
 const EAGER_WAVE: usize = 16 << 20;
 /// The same for this many uses of chunks that are in their slots already. Fewer are not worth a wave: its tables wait
 /// for the same bus as the chunks.
-const EAGER_USES: u32 = 8;
+pub(super) const EAGER_USES: u32 = 8;
 
 /// A chunk that waits for a lane.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@
 
 use dali_zarr_kernels::{Job, NORM_TABLE, Op, Source};
 
+use super::between::run_between;
 use super::cpu::run_plain;
 use super::rows::Rows;
 use super::transposed::{is_far, run_transposed};
@@ -24,11 +25,14 @@ const BUFFER: usize = 512;
 /// Runs one job, whose `src` and `dst` are addresses. Returns how many NaNs it replaced.
 ///
 /// # Safety
-/// The job's boxes must lie in memory that is alive. Meanwhile nobody else may touch the destination or write the
-/// source. The operation belongs to [`super::Ops`] that are alive. Its table, if it has one, has all channels that the
+/// The job's boxes must lie in memory that is alive, with the other elements of [`Source::Between`]. Meanwhile nobody else may
+/// touch the destination or write the source. The operation belongs to [`super::Ops`] that are alive. Its table, if it has one, has all channels that the
 /// job names.
 pub unsafe fn run(job: &Job, op: &Op) -> u64 {
-    if op.has_norm == NORM_TABLE {
+    if job.source == Source::Between as u32 {
+        // SAFETY: the caller's promise.
+        unsafe { run_between(job, op) }
+    } else if op.has_norm == NORM_TABLE {
         // SAFETY: the caller's promise.
         unsafe { run_by_channel(job, op) }
     } else {

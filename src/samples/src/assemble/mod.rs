@@ -2,6 +2,7 @@
 //! replacement of NaNs, normalisation and cast in one pass. This module does it on the CPU, the kernels in
 //! `src/kernels` do it on the GPU. Both give the same bits.
 
+mod between;
 mod cast;
 mod channels;
 mod cpu;
@@ -176,6 +177,8 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_between;
 #[cfg(test)]
 mod tests_channels;
 #[cfg(test)]

@@ -4,40 +4,80 @@
 use std::sync::Arc;
 
 use super::dims::sample_dims;
-use super::{ArrayShape, Role, View};
+use super::{ArrayShape, Pair, Role, View};
 use crate::spec::{Aligned, Spec};
 use dali_zarr_base::error::{Error, Result};
 
-/// An element of an array for each element along the first of `dims`, before `pick`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What belongs to each element along the first of `dims`, before `pick`: an element of an array, or a value between two.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Alignment {
-    /// -1: none belongs to it. Samples that would read it are left out.
+    /// The elements. -1: none belongs to it. Samples that would read it are left out.
     elements: Arc<[i64]>,
+    /// The other elements, and their weights; `None` if all values are those of one element.
+    others: Option<(Arc<[i64]>, Arc<[f64]>)>,
 }
 
 impl Alignment {
-    /// Returns the array's elements, one for each element along the first of `dims`, of which `pick` takes some. `len` is
-    /// the length of the array along it. Where no element belongs to it, there is any element that is read nearby.
+    /// Takes what a host looked up.
+    ///
+    /// # Errors
+    /// If the lists have unlike lengths, or a weight isn't one.
+    fn new(of: &Aligned) -> Result<Self> {
+        let wrong = |expected: &str| Err(Error::value(format!("align: '{}': expected {expected}", of.output)));
+        let elements: Arc<[i64]> = of.elements.as_slice().into();
+        if of.others.is_empty() && of.weights.is_empty() {
+            return Ok(Self { elements, others: None });
+        }
+        if of.others.len() != elements.len() || of.weights.len() != elements.len() {
+            return wrong("as many other elements and weights as elements");
+        }
+        if !of.weights.iter().all(|weight| (0.0..=1.0).contains(weight)) {
+            return wrong("weights from 0 to 1");
+        }
+        Ok(Self { elements, others: Some((of.others.as_slice().into(), of.weights.as_slice().into())) })
+    }
+
+    /// Returns the pair of an element along the first of `dims`, before `pick`, to which one belongs.
+    fn pair(&self, at: usize) -> Pair {
+        let low = self.elements[at] as u64;
+        match &self.others {
+            Some((others, weights)) if weights[at] > 0.0 => Pair { low, high: others[at] as u64, weight: weights[at] },
+            _ => Pair::one(low),
+        }
+    }
+
+    /// Returns what belongs to each element along the first of `dims`, of which `pick` takes some. `len` is the length of
+    /// the array along it. Where nothing belongs to it, there is what is read nearby.
     ///
     /// # Errors
     /// If an element is outside of the array, or none belongs to any.
-    pub(super) fn of(&self, pick: Option<&[u64]>, len: u64, array: &ArrayShape) -> Result<Vec<u64>> {
-        if let Some(wrong) = self.elements.iter().find(|&&at| at < -1 || at >= len as i64) {
+    pub(super) fn of(&self, pick: Option<&[u64]>, len: u64, array: &ArrayShape) -> Result<Vec<Pair>> {
+        let others = self.others.iter().flat_map(|(others, _)| others.iter());
+        if let Some(wrong) = self.elements.iter().chain(others).find(|&&at| at < -1 || at >= len as i64) {
             return Err(Error::index(format!(
                 "align: expected elements of array '{}', whose length is {len}, but found {wrong}",
                 array.name
             )));
         }
-        let Some(held) = held(self.elements.iter().map(|&at| u64::try_from(at).ok())) else {
+        let is_there = |at: usize| self.elements[at] >= 0;
+        let is_whole = |at: usize| {
+            let of = |(others, weights): &(Arc<[i64]>, Arc<[f64]>)| weights[at] == 0.0 || others[at] >= 0;
+            !is_there(at) || self.others.as_ref().is_none_or(of)
+        };
+        if let Some(at) = (0..self.elements.len()).find(|&at| !is_whole(at)) {
+            return Err(Error::index(format!("align: array '{}': expected two elements for label {at}", array.name)));
+        }
+        let Some(held) = held((0..self.elements.len()).map(|at| is_there(at).then_some(at as u64))) else {
             return Err(Error::value(format!(
                 "align: expected an element of array '{}' for some element along the first of dims, but found none; give a larger \
                  tolerance, or another method",
                 array.name
             )));
         };
+        let one = |at: u64| self.pair(held[at as usize] as usize);
         Ok(match pick {
-            Some(pick) => pick.iter().map(|&at| held[at as usize]).collect(),
-            None => held,
+            Some(pick) => pick.iter().map(|&at| one(at)).collect(),
+            None => (0..held.len() as u64).map(one).collect(),
         })
     }
 
@@ -58,7 +98,12 @@ impl Alignment {
     /// Returns the elements along the first of `dims`, before `pick`, to which one of `own` belongs, which is in ascending
     /// order.
     pub fn belonging(&self, own: &[i64]) -> Vec<i64> {
-        (0..).zip(&*self.elements).filter(|(_, at)| own.binary_search(at).is_ok()).map(|(i, _)| i).collect()
+        let is_own = |element: u64| own.binary_search(&(element as i64)).is_ok();
+        let belongs = |&at: &usize| {
+            let Pair { low, high, .. } = self.pair(at);
+            self.elements[at] >= 0 && (is_own(low) || is_own(high))
+        };
+        (0..self.elements.len()).filter(belongs).map(|at| at as i64).collect()
     }
 }
 
@@ -100,11 +145,11 @@ pub fn align(spec: &Spec, mut arrays: Vec<ArrayShape>) -> Result<Vec<ArrayShape>
     if spec.source.align.is_empty() {
         return Ok(arrays);
     }
-    for Aligned { output, elements, .. } in &spec.source.align {
+    for aligned @ Aligned { output, .. } in &spec.source.align {
         let Some(array) = arrays.iter_mut().find(|array| array.output == *output) else {
             return Err(Error::value(format!("align: there is no output '{output}'")));
         };
-        array.aligned = Some(Alignment { elements: elements.as_slice().into() });
+        array.aligned = Some(Alignment::new(aligned)?);
     }
     if arrays.iter().all(|array| array.aligned.is_some()) {
         return Err(Error::value(

@@ -2,6 +2,7 @@
 //! them.
 
 use super::aligned::held;
+use super::between::Between;
 use super::picked::Picked;
 use super::{ArrayShape, Role, View};
 use crate::spec::{FillMissing, OutOfBounds, Spec};
@@ -32,15 +33,19 @@ pub(super) fn apply(
             view.filled = missing;
             continue;
         }
-        let element = |at: u64| dim.picked(0).map_or(at, |pick| pick[at as usize]);
-        let there = (0..dim.len).map(|at| missing.binary_search(&(at as i64)).is_err().then(|| element(at)));
+        let there = (0..dim.len).map(|at| missing.binary_search(&(at as i64)).is_err().then_some(at));
         let Some(held) = held(there) else {
             return Err(Error::value(format!(
                 "fill_missing: expected an element of array '{}' that isn't missing, but found none",
                 array.name
             )));
         };
-        dim.pick = Some(Picked::one(held));
+        let element = |at: u64| dim.picked(0).map_or(at, |pick| pick[at as usize]);
+        let elements = held.iter().map(|&at| element(at)).collect();
+        if let Some(between) = view.between.take() {
+            view.between = Between::new(held.iter().map(|&at| between.at(at as i64)).collect());
+        }
+        dim.pick = Some(Picked::one(elements));
     }
     Ok(all)
 }

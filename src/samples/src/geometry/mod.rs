@@ -3,6 +3,7 @@
 
 mod aligned;
 mod axes;
+mod between;
 mod breaks;
 mod by_store;
 mod cuts;
@@ -15,9 +16,11 @@ mod missing;
 mod normalised;
 mod outputs;
 mod picked;
+mod placement;
 mod ragged;
 mod requested;
 mod rows;
+mod scratch;
 mod starts;
 mod table_starts;
 mod transposed;
@@ -25,6 +28,7 @@ mod views;
 
 pub use aligned::{Alignment, align};
 pub use axes::{Axis, Start};
+pub use between::{Between, Pair};
 pub use breaks::merged;
 pub use by_store::{is_by_store, of_store};
 pub use cuts::Cut;
@@ -32,8 +36,9 @@ pub use dims::{resolve, sample_dims};
 pub use first_dim::FirstDim;
 pub use missing::Missing;
 pub use normalised::Channels;
-pub use outputs::{Mask, Placement};
+pub use outputs::Mask;
 pub use picked::Picked;
+pub use placement::{Placement, Scratch};
 pub use rows::{RowSpan, Rows};
 pub use starts::Starts;
 pub use table_starts::TableStarts;
@@ -77,6 +82,8 @@ pub struct ArrayShape {
     pub aligned: Option<Alignment>,
     /// Element type of its decoded values, before normalisation and cast.
     pub values: DType,
+    /// The stored type, as NumPy names it.
+    pub stored: String,
     /// Whether the fill value is a complex number with different parts. In missing chunks, odd indices along the last
     /// dimension (imaginary parts) then have another value than even ones.
     pub complex_fill_parts_differ: bool,
@@ -223,8 +230,9 @@ impl Geometry {
             let (own, shapes) = of_store(spec, arrays, store);
             let geometry = Self::cut(&own, &shapes, missing(store), has_table, axes::Empty::Allowed);
             let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
+            let is_same = |a: &OutputInfo, b: &OutputInfo| OutputInfo { scratch: b.scratch, ..a.clone() } == *b;
             if let Some(before) = all.first()
-                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
+                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| !is_same(a, b))
             {
                 return Err(Error::value(format!(
                     "concat=\"samples\": expected samples of one shape in all stores, but output '{}' has {:?} in {} and {:?} in \
@@ -233,6 +241,10 @@ impl Geometry {
                 )));
             }
             all.push(geometry);
+        }
+        for output in 0..all.first().map_or(0, |geometry| geometry.outputs.len()) {
+            let most = all.iter().map(|geometry| geometry.outputs[output].scratch).max().unwrap_or(0);
+            all.iter_mut().for_each(|geometry| geometry.outputs[output].scratch = most);
         }
         if !has_table && all.iter().all(|geometry| geometry.samples == 0) {
             // The first store's error says what doesn't fit.

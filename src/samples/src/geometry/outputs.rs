@@ -4,33 +4,13 @@ use std::ops::Range;
 
 use super::cuts::check;
 use super::normalised::{Channels, Normalised};
+use super::placement::Placement;
 use super::transposed::{Orders, row_major, strides_in};
-use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
+use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout, scratch};
 use crate::batch::OutputInfo;
-use crate::spec::{Concat, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
-
-/// Where one array goes in one output. Strides and bases count elements within one sample of the output.
-#[derive(Clone, Debug)]
-pub struct Placement {
-    /// Index of the array.
-    pub array: usize,
-    /// Index of the output.
-    pub output: usize,
-    /// Elements to add to the sample's start along the first axis.
-    pub offset: i64,
-    /// Where the array's first element goes.
-    pub base: i64,
-    /// For each dimension of the array, the distance in the output between its consecutive elements (0 if dropped).
-    pub strides: Vec<i64>,
-    /// Dimensions of the output along which the array is repeated, each with its length and its stride.
-    pub broadcast: Vec<(u64, i64)>,
-    /// Index into [`super::Geometry::norms`]; with `channels`, that of the first channel's norm.
-    pub norm: usize,
-    /// How the channels of this array are numbered; `None` if all have the same norm.
-    pub channels: Option<Channels>,
-}
 
 /// The mask output: true for elements that weren't padded. It has a dimension for each axis that samples keep and, if
 /// there are several offsets, a first dimension for these.
@@ -97,6 +77,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
             layout: String::new(),
             name: "index".into(),
             ragged: None,
+            scratch: 0,
         });
     }
     Ok(built)
@@ -115,7 +96,7 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
     let shape = groups.into_iter().chain(kept.iter().map(|(_, cut)| cut.window)).collect();
     let dims = groups.map(|_| "offset".to_owned()).into_iter().chain(kept.iter().map(|&(a, _)| axes[a].name.clone()));
     let (dtype, layout) = (DType::Bool, String::new());
-    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: "mask".into(), ragged: None };
+    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: "mask".into(), ragged: None, scratch: 0 };
     (info, Mask { output, axes: kept, offsets: offsets.to_vec() })
 }
 
@@ -174,6 +155,11 @@ fn kept(view: &View, d: usize) -> Option<u64> {
     }
 }
 
+/// Returns the lengths of an array's dimensions in a sample, with 1 for those that samples lack.
+fn lens(view: &View) -> Vec<u64> {
+    (0..view.dims.len()).map(|d| kept(view, d).unwrap_or(1)).collect()
+}
+
 fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64]) -> Result<Built> {
     let normalised = Normalised::separate(spec, arrays, views)?;
     let (mut norms, mut tables, mut of_arrays) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,6 +177,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         of_arrays.push((first, channels));
     }
     let orders = Orders::new(spec, arrays)?;
+    let repeats_edges = spec.samples.out_of_bounds_policy == OutOfBounds::Edge;
     let mut is_transposed = false;
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
@@ -205,7 +192,16 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 strides[d] = stride;
             }
             let names: Vec<String> = order.iter().map(|&d| names[d].to_owned()).collect();
-            placements.push(Placement {
+            let mut output = OutputInfo {
+                shape: order.iter().map(|&d| shape[d] as i64).collect(),
+                layout: layout::of(&names),
+                dims: names,
+                dtype: normalised[a].dtype(),
+                name: array.output.clone(),
+                ragged: None,
+                scratch: 0,
+            };
+            let mut placement = Placement {
                 array: a,
                 output: outputs.len(),
                 offset,
@@ -214,15 +210,12 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 broadcast: Vec::new(),
                 norm: of_arrays[a].0,
                 channels: of_arrays[a].1.clone(),
-            });
-            outputs.push(OutputInfo {
-                shape: order.iter().map(|&d| shape[d] as i64).collect(),
-                layout: layout::of(&names),
-                dims: names,
-                dtype: normalised[a].dtype(),
-                name: array.output.clone(),
-                ragged: None,
-            });
+                scratch: None,
+                is_decoded: false,
+            };
+            scratch::add(&mut placement, array, view, &lens(view), &mut output, repeats_edges)?;
+            placements.push(placement);
+            outputs.push(output);
         }
     }
     Ok(Built { outputs, placements, norms, tables, is_transposed, mask: None })
@@ -327,6 +320,8 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             broadcast,
             norm,
             channels,
+            scratch: None,
+            is_decoded: false,
         });
         first_channel += count;
     }
@@ -334,7 +329,12 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let dims: Vec<String> = order.iter().map(|&d| names[d].clone()).collect();
     let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None };
+    let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None, scratch: 0 };
+    let repeats_edges = spec.samples.out_of_bounds_policy == OutOfBounds::Edge;
+    for part in &mut parts {
+        let view = &views[part.array];
+        scratch::add(part, &arrays[part.array], view, &lens(view), &mut info, repeats_edges)?;
+    }
     let placements = offsets
         .iter()
         .enumerate()

@@ -1,8 +1,9 @@
 //! The arrays as samples see them: stores are joined and `pick` is applied.
 
-use super::ArrayShape;
+use super::between::Between;
 use super::cuts::Cut;
 use super::picked::{self, Picked};
+use super::{ArrayShape, Pair};
 use crate::spec::Spec;
 use dali_zarr_base::error::{Error, Result};
 
@@ -43,6 +44,9 @@ pub struct View {
     pub dims: Vec<ViewDim>,
     /// How it is cut along each entry of [`Geometry::axes`](super::Geometry::axes).
     pub cuts: Vec<Cut>,
+    /// The values along the first of `dims` that lie between two elements. Those of one element are in `dims` too, as picked.
+    /// `None` if there are none.
+    pub between: Option<Between>,
     /// The elements along the first of `dims`, in ascending order, that the fill value of the output takes the place of.
     pub filled: Vec<i64>,
     /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
@@ -66,7 +70,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
-        let mut joined = None;
+        let (mut joined, mut between) = (None, None);
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
             let lists = picks.get(name).copied();
@@ -114,7 +118,10 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
                         }
                         None => None,
                     };
-                    Some(Picked::one(aligned.of(pick.as_ref().map(|pick| pick.of(0)), stored[0], array)?))
+                    let pairs = aligned.of(pick.as_ref().map(|pick| pick.of(0)), stored[0], array)?;
+                    let low = pairs.iter().map(|pair: &Pair| pair.low).collect();
+                    between = Between::new(pairs);
+                    Some(Picked::one(low))
                 }
                 None => {
                     lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?
@@ -139,7 +146,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             }
             dims.push(ViewDim { role, len, pick });
         }
-        views.push(View { dims, cuts: Vec::new(), filled: Vec::new(), joined });
+        views.push(View { dims, cuts: Vec::new(), between, filled: Vec::new(), joined });
     }
     Ok(views)
 }

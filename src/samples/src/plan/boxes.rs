@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use super::channels::{Common, by_channel};
 use super::chunk_runs::{ChunkRun, ChunkRuns, chunk_runs};
-use super::jobs::{Boxes, Dim, Target};
+use super::jobs::{Boxes, Dim, From, Target};
 use super::operations::{Operation, Operations};
 use super::{ChunkId, DimVec, Planner, advance};
 use crate::geometry::{Cut, Geometry, Mask, Placement, Role, RowSpan, Start, View, ViewDim};
@@ -37,7 +37,7 @@ impl Inside {
 }
 
 /// What a sample reads along one dimension.
-struct Reads {
+pub(super) struct Reads {
     /// Which elements of the sample, by number, lie in the sample's segment.
     inside: Range<i64>,
     /// Number of elements of the sample.
@@ -51,35 +51,60 @@ struct Reads {
 }
 
 /// Elements of a sample along one dimension: element `k` is at position `first + k * stride`.
-struct RangePart {
-    ks: Range<i64>,
-    first: i64,
-    stride: i64,
+pub(super) struct RangePart {
+    pub ks: Range<i64>,
+    pub first: i64,
+    pub stride: i64,
+}
+
+/// How elements along the first of `dims` come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// They are read.
+    Read,
+    /// A value takes their place.
+    Filled,
+    /// They lie between two elements that are read.
+    Between,
+}
+
+impl Kind {
+    /// Returns the kind of an element along the first of `dims`.
+    fn of(view: &View, at: i64) -> Self {
+        match &view.between {
+            _ if view.filled.binary_search(&at).is_ok() => Self::Filled,
+            Some(between) if between.is_between(at) => Self::Between,
+            _ => Self::Read,
+        }
+    }
 }
 
 impl RangePart {
-    /// Cuts it where elements begin or end to be among `filled`, which are in ascending order. Returns whether those of
-    /// each part are.
-    fn cut(self, filled: &[i64]) -> DimVec<(Self, bool)> {
+    /// Cuts it where elements of another kind begin.
+    fn cut(self, kind: impl Fn(i64) -> Kind) -> DimVec<(Self, Kind)> {
         let Self { ks, first, stride } = self;
-        let part = |ks, is_filled| (Self { ks, first, stride }, is_filled);
-        if filled.is_empty() {
-            return smallvec![part(ks, false)];
-        }
-        let is_filled = |k: i64| filled.binary_search(&(first + k * stride)).is_ok();
+        let of = |k: i64| kind(first + k * stride);
         let (mut from, mut parts) = (ks.start, DimVec::new());
         for k in ks.clone() {
-            if k + 1 == ks.end || is_filled(k) != is_filled(k + 1) {
-                parts.push(part(from..k + 1, is_filled(k)));
+            if k + 1 == ks.end || of(k) != of(k + 1) {
+                parts.push((Self { ks: from..k + 1, first, stride }, of(k)));
                 from = k + 1;
             }
         }
         parts
     }
+
+    /// Like [`Self::cut`], along a dimension of a view.
+    pub(super) fn cut_along(self, dim: &ViewDim, view: &View) -> DimVec<(Self, Kind)> {
+        if dim.role != Role::Axis(0) || view.filled.is_empty() && view.between.is_none() {
+            return smallvec![(self, Kind::Read)];
+        }
+        self.cut(|at| Kind::of(view, at))
+    }
 }
 
 /// The runs of a sample along one dimension.
-enum Runs<'a> {
+pub(super) enum Runs<'a> {
     /// Runs that all samples share, because the dimension is read whole.
     Whole(&'a [ChunkRun]),
     /// Runs of this sample.
@@ -100,7 +125,7 @@ impl Deref for Runs<'_> {
 impl Reads {
     /// Returns the elements that are read: those inside the segment, and with `repeats_edges` also those outside, which
     /// are read from the segment's edges.
-    fn pieces(&self, repeats_edges: bool) -> impl Iterator<Item = RangePart> {
+    pub(super) fn pieces(&self, repeats_edges: bool) -> impl Iterator<Item = RangePart> {
         let Self { ref inside, window, first, stride, edges: (first_inside, last_inside) } = *self;
         let edge = |ks, first| RangePart { ks, first, stride: 0 };
         let before = repeats_edges.then(|| edge(0..inside.start, first_inside));
@@ -162,7 +187,7 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         };
         if ranges.iter().any(Inside::is_empty) || dropped.any(is_out) {
             let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
-            out.push(None, target, op(false), 0, origin, &all);
+            out.push(From::Pad, target, op(false), 0, origin, &all);
             continue;
         }
         outside(out, target, op(false), origin, &strides, &ranges, &[]);
@@ -173,27 +198,30 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         };
         let first = start.first().map_or(0, |start| start.at + offset);
         let ks = ranges.first().map_or(0..1, |range| range.from..range.to);
-        for (RangePart { ks, .. }, is_filled) in (RangePart { ks, first, stride }).cut(filled) {
+        let kind = |at: i64| if filled.binary_search(&at).is_ok() { Kind::Filled } else { Kind::Read };
+        let whole = RangePart { ks, first, stride };
+        let parts = if filled.is_empty() { smallvec![(whole, Kind::Read)] } else { whole.cut(kind) };
+        for (RangePart { ks, .. }, kind) in parts {
             let mut spans: Vec<Range<i64>> = ranges.iter().map(|range| range.from..range.to).collect();
             spans.iter_mut().take(1).for_each(|span| *span = ks.clone());
             let at = spans.iter().zip(&strides).map(|(span, stride)| span.start * stride).sum::<i64>();
             let dim = |(span, &dst): (&Range<i64>, &i64)| Dim { n: (span.end - span.start) as u64, src: 0, dst };
             let dims: Vec<Dim> = spans.iter().zip(&strides).map(dim).collect();
-            out.push(None, target, op(!is_filled), 0, origin + at, &dims);
+            out.push(From::Pad, target, op(kind == Kind::Read), 0, origin + at, &dims);
         }
     }
 }
 
 impl Planner {
     /// Adds the boxes of one array in one sample. `origin` is where the placement's first element goes in the output, in
-    /// elements of the batch.
+    /// elements of the batch, and `behind` where the sample's memory behind the output's samples begins, in bytes.
     pub(super) fn place(
         &self,
         out: &mut Boxes,
         source: &super::Source,
         p: &Placement,
         sample: SampleStart<'_>,
-        origin: i64,
+        (origin, behind): (i64, usize),
         dst_size: usize,
     ) {
         let geometry = &source.geometry;
@@ -239,9 +267,8 @@ impl Planner {
                 }
                 let pick = dim.picked(part);
                 let mut list = ChunkRuns::new();
-                let filled = if dim.role == Role::Axis(0) { &*view.filled } else { &[] };
-                let parts = ranges[d].pieces(geometry.repeats_edges).flat_map(|piece| piece.cut(filled));
-                for (RangePart { ks, first, stride }, _) in parts.filter(|(_, is_filled)| !is_filled) {
+                let parts = ranges[d].pieces(geometry.repeats_edges).flat_map(|piece| piece.cut_along(dim, view));
+                for (RangePart { ks, first, stride }, _) in parts.filter(|(_, kind)| *kind == Kind::Read) {
                     if d != joined {
                         list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], 0));
                         continue;
@@ -281,10 +308,13 @@ impl Planner {
             }
             self.walk(out, p, (parts.start + part, Operations::of(geometry)), target, origin, &lists);
         }
+        if let Some(scratch) = &p.scratch {
+            self.between(out, source, p, scratch, target, &ranges, (origin, behind));
+        }
     }
 
     /// Adds a box for each combination of runs, one run along each dimension. A box lies in one chunk.
-    fn walk(
+    pub(super) fn walk(
         &self,
         out: &mut Boxes,
         p: &Placement,
@@ -322,11 +352,15 @@ impl Planner {
                     out.need(id);
                 }
                 None => {
-                    let op = operations.number(Operation::Norm { norm: p.norm, swap: grids.swap });
-                    out.push(Some(id), target, op, src, dst, &dims);
+                    let (norm, swap) = (p.norm, grids.swap);
+                    let operation = match p.is_decoded {
+                        true => Operation::Decoded { array: p.array, swap },
+                        false => Operation::Norm { norm, swap },
+                    };
+                    out.push(From::Chunk(id), target, operations.number(operation), src, dst, &dims);
                 }
                 Some(channels) => {
-                    let common = Common { chunk: id, target, operations, norm: p.norm, swap: grids.swap };
+                    let common = Common { from: From::Chunk(id), target, operations, norm: p.norm, swap: grids.swap };
                     by_channel(out, &common, channels, (src, dst), &dims, |d| run(d).at);
                 }
             }
@@ -344,15 +378,16 @@ fn fill(out: &mut Boxes, geometry: &Geometry, p: &Placement, target: Target, ori
     let op = Operations::of(geometry).number(Operation::Norm { norm: p.norm, swap: false });
     // With edges that are repeated, elements outside the segment are read too.
     let read = |r: &Reads| if geometry.repeats_edges { 0..r.window } else { r.inside.clone() };
-    let parts = ranges[first].pieces(geometry.repeats_edges).flat_map(|piece| piece.cut(&view.filled));
-    for (RangePart { ks, .. }, _) in parts.filter(|(_, is_filled)| *is_filled) {
+    let cut = |piece: RangePart| piece.cut_along(&view.dims[first], view);
+    let parts = ranges[first].pieces(geometry.repeats_edges).flat_map(cut);
+    for (RangePart { ks, .. }, _) in parts.filter(|(_, kind)| *kind == Kind::Filled) {
         let of = |(d, range): (usize, &Reads)| if d == first { ks.clone() } else { read(range) };
         let spans: DimVec<_> = ranges.iter().enumerate().map(of).collect();
         let dst = spans.iter().zip(&p.strides).map(|(ks, stride)| ks.start * stride).sum::<i64>();
         let dim = |(ks, &dst): (&Range<i64>, &i64)| Dim { n: (ks.end - ks.start).max(0) as u64, src: 0, dst };
         let mut dims: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
         dims.extend(spans.iter().zip(&p.strides).map(dim));
-        out.push(None, target, op, 0, origin + dst, &dims);
+        out.push(From::Pad, target, op, 0, origin + dst, &dims);
     }
 }
 
@@ -386,7 +421,7 @@ fn outside(out: &mut Boxes, target: Target, op: u32, origin: i64, strides: &[i64
                 }
                 dims.push(Dim { n: (b - a).max(0) as u64, src: 0, dst: strides[e] });
             }
-            out.push(None, target, op, 0, dst, &dims);
+            out.push(From::Pad, target, op, 0, dst, &dims);
         }
         if range.is_empty() {
             return;

@@ -1,9 +1,9 @@
 //! Makes the boxes of an array whose channels are normalised differently: one box for each channel, or one box for all
 //! channels, with a table.
 
-use super::jobs::{Along, Boxes, Dim, Target};
+use super::advance;
+use super::jobs::{Along, Boxes, Dim, From, Target};
 use super::operations::{Operation, Operations};
-use super::{ChunkId, advance};
 use crate::geometry::Channels;
 
 /// A channel has a box of its own if at least this many of its elements lie together within one chunk, both in the chunk
@@ -11,9 +11,9 @@ use crate::geometry::Channels;
 /// table.
 const OWN_BOX: u64 = 1024;
 
-/// What the boxes of the channels of one array in one chunk have in common.
+/// What the boxes of the channels of one array in one chunk, or between two elements, have in common.
 pub(super) struct Common {
-    pub chunk: ChunkId,
+    pub from: From,
     pub target: Target,
     pub operations: Operations,
     /// Index of the norm of the array's first channel.
@@ -60,17 +60,17 @@ pub(super) fn by_channel(
             common.operations.number(Operation::Norm { norm, swap: common.swap })
         };
         match table {
-            None => out.push(Some(common.chunk), common.target, own(first), src, dst, &one),
+            None => out.push(common.from, common.target, own(first), src, dst, &one),
             Some((table, last @ (dim, weight))) => {
                 let along = Along { dim, first: first + number(last, 0), step: index(dim).1 * weight as i64 };
                 let op = common.operations.number(Operation::Table { table, swap: common.swap });
-                if !out.push_channels(common.chunk, common.target, op, (src, dst), &one, along) {
+                if !out.push_channels(common.from, common.target, op, (src, dst), &one, along) {
                     let mut alone = one.clone();
                     alone[dim].n = 1;
                     for i in 0..dims[dim].n {
                         let (src, dst) = (src + dims[dim].src * i as i64, dst + dims[dim].dst * i as i64);
                         let op = own(along.first + along.step * i as i64);
-                        out.push(Some(common.chunk), common.target, op, src, dst, &alone);
+                        out.push(common.from, common.target, op, src, dst, &alone);
                     }
                 }
             }

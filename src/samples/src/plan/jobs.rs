@@ -1,7 +1,7 @@
 //! Makes jobs from boxes: drops, orders, merges and cuts their dimensions until each box fits a job, and groups the
 //! jobs by chunk.
 
-use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+use dali_zarr_kernels::{Job, MAX_DIMS, MAX_DIMS_BETWEEN, Source};
 use smallvec::smallvec;
 
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, DimVec, advance};
@@ -34,9 +34,29 @@ pub(super) struct Boxes {
     chunks: Vec<ChunkId>,
     jobs: Vec<(u32, Job)>,
     pads: Vec<Job>,
+    between: Vec<Job>,
     pub index: Vec<i64>,
     /// Whether only the chunks are collected, without jobs.
     chunks_only: bool,
+}
+
+/// Where a box takes its elements from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum From {
+    /// A chunk.
+    Chunk(ChunkId),
+    /// The value of elements out of bounds.
+    Pad,
+    /// Two elements that were decoded. `apart` is the distance from each to the other one, in elements, and `weight` that of the other
+    /// one.
+    Between { apart: i64, weight: f64 },
+}
+
+impl From {
+    /// Returns the most dimensions of a job.
+    fn most_dims(self) -> usize {
+        if matches!(self, Self::Between { .. }) { MAX_DIMS_BETWEEN } else { MAX_DIMS }
+    }
 }
 
 /// What all boxes of one array of one sample have in common: the output, and the bytes of an element in the chunk and
@@ -78,28 +98,25 @@ impl Boxes {
         self.chunks
     }
 
-    /// Adds a box of a chunk (`None`: padding), cut into as many jobs as it needs. `src` and `dst` are the places of its
-    /// first element in the decoded chunk and in the output, in elements.
-    pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+    /// Adds a box, cut into as many jobs as it needs. `src` and `dst` are the places of its first element in the decoded
+    /// chunk (or in the output's memory, for elements that were decoded there) and in the output, in elements.
+    pub fn push(&mut self, from: From, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
         if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
             part[long].n = MAX_EXTENT;
-            self.push(chunk, target, op, src, dst, &part);
+            self.push(from, target, op, src, dst, &part);
             part[long].n = dims[long].n - MAX_EXTENT;
             let (src_step, dst_step) = (dims[long].src * MAX_EXTENT as i64, dims[long].dst * MAX_EXTENT as i64);
-            self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
+            self.push(from, target, op, src + src_step, dst + dst_step, &part);
             return;
         }
         let dims = simplify(dims.iter().map(|&dim| (dim, false)));
-        let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
+        let (outer, inner) = dims.split_at(dims.len().saturating_sub(from.most_dims()));
         let mut at: DimVec<u64> = smallvec![0; outer.len()];
         loop {
             let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|((d, _), &i)| of(d) * i as i64).sum::<i64>();
             let job = job(target, op, src + offset(|d| d.src), dst + offset(|d| d.dst), inner);
-            match chunk {
-                None => self.pads.push(Job { source: Source::Pad as u32, ..job }),
-                Some(id) => self.of_chunk(id, job),
-            }
+            self.add(from, job);
             if !advance(&mut at, outer.iter().map(|(d, _)| d.n)) {
                 return;
             }
@@ -109,7 +126,7 @@ impl Boxes {
     /// Adds a box of several channels as one job. Returns false and adds nothing if it doesn't fit one job.
     pub fn push_channels(
         &mut self,
-        chunk: ChunkId,
+        from: From,
         target: Target,
         op: u32,
         (src, dst): (i64, i64),
@@ -117,19 +134,28 @@ impl Boxes {
         along: Along,
     ) -> bool {
         let dims = simplify(dims.iter().enumerate().map(|(d, &dim)| (dim, d == along.dim)));
-        if dims.len() >= MAX_DIMS || dims.iter().any(|(d, _)| d.n > MAX_EXTENT) {
+        if dims.len() > from.most_dims().min(MAX_DIMS - 1) || dims.iter().any(|(d, _)| d.n > MAX_EXTENT) {
             return false;
         }
         let mut job = job(target, op, src, dst, &dims);
         let dim = dims.iter().position(|&(_, apart)| apart).expect("channels, of which there are several");
         job.set_channels(dim, along.first, along.step);
-        self.of_chunk(chunk, job);
+        self.add(from, job);
         true
     }
 
-    fn of_chunk(&mut self, id: ChunkId, job: Job) {
-        let at = self.need(id);
-        self.jobs.push((at, job));
+    fn add(&mut self, from: From, mut job: Job) {
+        match from {
+            From::Chunk(id) => {
+                let at = self.need(id);
+                self.jobs.push((at, job));
+            }
+            From::Pad => self.pads.push(Job { source: Source::Pad as u32, ..job }),
+            From::Between { apart, weight } => {
+                job.set_between(apart, weight);
+                self.between.push(job);
+            }
+        }
     }
 
     /// Groups the jobs by chunk. Chunks come in the order in which they were first needed (a counting sort).
@@ -150,7 +176,7 @@ impl Boxes {
             *place += 1;
         }
         let jobs = order.into_iter().map(|number| self.jobs[number].1).collect();
-        BatchPlan { uses, jobs, pads: self.pads, index: self.index, ..BatchPlan::default() }
+        BatchPlan { uses, jobs, pads: self.pads, between: self.between, index: self.index, ..BatchPlan::default() }
     }
 }
 
@@ -203,7 +229,7 @@ mod tests {
         let mut out = Boxes::default();
         let n = (3 << 31) + 5;
         let target = Target { output: 0, src_size: 4, dst_size: 4 };
-        out.push(None, target, 0, 0, 7, &[Dim { n: 2, src: 0, dst: n as i64 }, Dim { n, src: 0, dst: 1 }]);
+        out.push(From::Pad, target, 0, 0, 7, &[Dim { n: 2, src: 0, dst: n as i64 }, Dim { n, src: 0, dst: 1 }]);
         let pads = out.finish().pads;
         let boxes: Vec<(u64, u32, i64)> = pads.iter().map(|j| (j.dst / 4, j.extent[1], j.dst_stride[0])).collect();
         let long = 1 << 31;

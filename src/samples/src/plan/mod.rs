@@ -1,6 +1,7 @@
 //! Plans a batch: from its samples to the chunks that it needs, and the jobs that copy their elements to the outputs.
 //! Pure: no I/O, no device.
 
+mod between;
 mod block_runs;
 mod boxes;
 mod channels;
@@ -89,6 +90,9 @@ pub struct BatchPlan {
     pub jobs: Vec<Job>,
     /// Jobs that read no chunk: for elements outside the region of interest, and for the mask output.
     pub pads: Vec<Job>,
+    /// Jobs between elements that the others have decoded. They run when all others have. Their `src` counts from the start of
+    /// the output's memory.
+    pub between: Vec<Job>,
     /// For the index output, for each sample: the number of its store (if stores come one after the other), the number
     /// of its segment (if samples are named by segment), and its start along each axis.
     pub index: Vec<i64>,
@@ -98,7 +102,7 @@ pub struct BatchPlan {
     pub names: Names,
     /// With ragged outputs: the length of each sample along the first dimension.
     pub lengths: Vec<i64>,
-    /// With ragged outputs: the bytes of each output.
+    /// With ragged outputs, or memory behind the samples: the bytes of the samples of each output.
     pub bytes: Vec<usize>,
 }
 
@@ -329,7 +333,7 @@ impl Planner {
             let start = geometry.start(sample);
             let row = geometry.rows.as_ref().map_or(RowSpan::default(), |rows| rows.span(start[0].at));
             let sample = SampleStart { start: &start, row };
-            geometry.placements.iter().for_each(|placement| self.place(&mut out, source, placement, sample, 0, 1));
+            geometry.placements.iter().for_each(|placement| self.place(&mut out, source, placement, sample, (0, 0), 1));
         }
         out.into_chunks()
     }
@@ -350,7 +354,8 @@ impl Planner {
                 let output = &geometry.outputs[placement.output];
                 let units = if output.ragged.is_some() { before } else { i as i64 };
                 let origin = units * self.unit_elements[placement.output] + placement.base;
-                self.place(&mut out, source, placement, sample, origin, output.dtype.size());
+                let behind = output.scratch_begin(samples.len()) + i * output.scratch;
+                self.place(&mut out, source, placement, sample, (origin, behind), output.dtype.size());
             }
             if geometry.rows.is_some() {
                 before += row.len as i64;
@@ -367,7 +372,7 @@ impl Planner {
         let mut plan = out.finish();
         plan.samples = samples.len();
         self.jobs.store(plan.jobs.len(), Ordering::Relaxed);
-        if self.geometry().rows.is_some() {
+        if self.geometry().outputs.iter().any(|output| output.ragged.is_some() || output.scratch > 0) {
             let bytes = |output: &OutputInfo| {
                 let units = if output.ragged.is_some() { before as usize } else { samples.len() };
                 units * output.unit_elements() as usize * output.dtype.size()

@@ -168,8 +168,8 @@ impl<'de> Deserialize<'de> for DimKey {
     }
 }
 
-/// Which element of an array belongs to each element along the first of `dims`.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+/// Which element of an array belongs to each element along the first of `dims`, or between which two its value lies.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 pub struct Aligned {
     /// The array's output.
     #[serde(default)]
@@ -178,6 +178,12 @@ pub struct Aligned {
     pub dim: String,
     /// An element of that dimension for each element of the first of `dims`, before `pick`. -1: none belongs to it.
     pub elements: Vec<i64>,
+    /// The other element for each, which is read where its weight isn't 0. Empty: there are none.
+    #[serde(default)]
+    pub others: Vec<i64>,
+    /// The weights of the other elements, from 0 to 1. Empty: there are none.
+    #[serde(default)]
+    pub weights: Vec<f64>,
 }
 
 /// Reads `_align`: an object by output.

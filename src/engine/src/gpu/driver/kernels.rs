@@ -51,6 +51,7 @@ pub struct Module {
     assemble_fill: sys::CUfunction,
     assemble_channels: sys::CUfunction,
     assemble_transposed: sys::CUfunction,
+    assemble_between: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
     /// In the order of [`INFLATE`].
@@ -110,6 +111,7 @@ impl Module {
                 assemble_fill: function("dz_assemble_fill")?,
                 assemble_channels: function("dz_assemble_channels")?,
                 assemble_transposed: function("dz_assemble_transposed")?,
+                assemble_between: function("dz_assemble_between")?,
                 checksum: function("dz_checksum")?,
                 gather: function("dz_gather")?,
                 inflate,
@@ -197,6 +199,25 @@ impl Module {
         let function = self.assemble_transposed;
         // SAFETY: dz_assemble_transposed has these arguments; the caller vouches for the addresses.
         unsafe { self.launch_counting("dz_assemble_transposed", function, stream, arrays, (n_jobs, n_tiles)) }
+    }
+
+    /// As [`Self::launch_assemble`], for jobs of [`Source::Between`](dali_zarr_kernels::Source::Between) and any operation.
+    ///
+    /// # Errors
+    /// As [`Self::launch_assemble`].
+    ///
+    /// # Safety
+    /// As for [`Self::launch_channels`].
+    pub unsafe fn launch_between(
+        &self,
+        stream: &Stream,
+        arrays: &AssembleArrays,
+        n_jobs: u32,
+        n_tiles: u32,
+    ) -> Result<()> {
+        let function = self.assemble_between;
+        // SAFETY: dz_assemble_between has these arguments; the caller vouches for the addresses.
+        unsafe { self.launch_counting("dz_assemble_between", function, stream, arrays, (n_jobs, n_tiles)) }
     }
 
     /// Launches a kernel that takes counters in any case, for these numbers of jobs and tiles.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{hashed, shortened};
 use dali_zarr_base::digest::digest;
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
-use dali_zarr_samples::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
+use dali_zarr_samples::geometry::{Axis, Between, Cut, Geometry, Role, Rows, Starts, View};
 use dali_zarr_samples::order::{Blocks, Layout, Run, Weights};
 use dali_zarr_samples::plan::Planner;
 use dali_zarr_samples::spec::{Concat, FillMissing, OrderArguments, OrderSource, OutOfBounds, SampleArguments, Spec};
@@ -192,6 +192,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
             "fill_missing",
             json!([fill_missing.map(FillMissing::name), shortened(json!(geometry.filled))]),
         ),
+        (geometry.views.iter().any(|view| view.between.is_some()), "interpolation", json!(interpolated(geometry))),
         (geometry.is_transposed, "transpose", shortened(json!(orders(geometry)))),
         (*order == OrderSource::Pushed, "order", json!("the caller's")),
         // In older versions, all draws of a sample had the same crop.
@@ -202,6 +203,15 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let weighted = weights.map(|weights| ("weights", json!(weights.described())));
     let others = others.chain(rows).chain(weighted);
     all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Returns for each array a hash of the elements between which values lie, and of their weights; null if none do.
+fn interpolated(geometry: &Geometry) -> Vec<Option<String>> {
+    let of = |between: &Between| {
+        let numbers = between.pairs().iter().flat_map(|pair| [pair.low, pair.high, pair.weight.to_bits()]);
+        format!("hash {}", digest(numbers, 3))
+    };
+    geometry.views.iter().map(|view| view.between.as_ref().map(of)).collect()
 }
 
 /// Returns the names of each output's dimensions, in their order.

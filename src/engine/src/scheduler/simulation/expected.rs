@@ -17,6 +17,8 @@ struct Expected {
     /// The chunk that each job reads. `None`: it fills elements outside of the region of interest.
     jobs: Vec<Option<ChunkId>>,
     done: Vec<bool>,
+    /// The number of jobs that run before those between elements, which come last.
+    before_between: usize,
     /// The index of each job, by output and by the offset of the first byte that the job writes there.
     by_place: HashMap<(u32, u64), usize>,
     /// Addresses of its outputs. Empty until a job of it runs.
@@ -39,7 +41,7 @@ impl Batched {
     /// Records a planned batch of these samples.
     pub fn plan(&mut self, samples: Vec<Sample>, plan: &BatchPlan) {
         let (jobs, by_place, outputs) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut expected = Expected { samples, jobs, done: Vec::new(), by_place, outputs };
+        let mut expected = Expected { samples, jobs, done: Vec::new(), before_between: 0, by_place, outputs };
         let mut add = |job: &Job, chunk| {
             expected.by_place.insert((job.output, job.dst), expected.jobs.len());
             expected.jobs.push(chunk);
@@ -47,7 +49,8 @@ impl Batched {
         for chunk_use in &plan.uses {
             plan.jobs[chunk_use.jobs.clone()].iter().for_each(|job| add(job, Some(chunk_use.chunk)));
         }
-        plan.pads.iter().for_each(|job| add(job, None));
+        plan.pads.iter().chain(&plan.between).for_each(|job| add(job, None));
+        expected.before_between = expected.jobs.len() - plan.between.len();
         expected.done = vec![false; expected.jobs.len()];
         self.list.push_back(expected);
     }
@@ -84,6 +87,12 @@ impl Batched {
         let chunk = expected.jobs[at];
         match (chunk, job.source) {
             (None, source) if source == Source::Pad as u32 => Ok(None),
+            (None, source) if source == Source::Between as u32 => {
+                match expected.done[..expected.before_between].contains(&false) {
+                    true => Err(Error::runtime("a job between elements runs before they are decoded")),
+                    false => Ok(None),
+                }
+            }
             (Some(chunk), source) if source == Source::Fill as u32 && missing(chunk) => Ok(None),
             (Some(chunk), source) if source == Source::Chunk as u32 => Ok(Some(chunk)),
             _ => Err(Error::runtime(format!("a job has source {} where {chunk:?} is expected", job.source))),
