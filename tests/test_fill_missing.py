@@ -140,7 +140,7 @@ def test_it_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        ({"fill_missing": "linear"}, "fill_missing"), ({"fill_missing": 0.0}, "fill_missing"),
+        ({"fill_missing": "quadratic"}, "fill_missing"), ({"fill_missing": 0.0}, "fill_missing"),
         ({"fill_missing": "mean"}, "expected a mean"), ({"fill_missing": "nan", "dtype": "int32"}, "floating-point"),
         ({"fill_missing": "nan", "out_of_bounds_policy": "pad", "window": [2]}, "one value for missing and for padded"),
     ],
@@ -158,3 +158,68 @@ def test_nothing_is_missing(tmp_path):
     pipe = build("cpu", 5, path=tmp_path, arrays=["n"], fill_missing="previous", return_mask=True)
     found, mask = next(batches(pipe))
     assert found.tolist() == list(range(5)) and mask.all()
+
+
+def linear(values: np.ndarray, labels: np.ndarray, missing: set[int]) -> np.ndarray:
+    """The values with those between the nearest ones that aren't missing; NaN where there is none on one side."""
+    there = [i for i in range(len(values)) if i not in missing]
+    found = values.astype("float64")
+    for k in sorted(missing):
+        before, after = max((i for i in there if i < k), default=None), min((i for i in there if i > k), default=None)
+        if before is None or after is None:
+            found[k] = np.nan
+            continue
+        w = (labels[k] - labels[before]) / (labels[after] - labels[before])
+        found[k] = found[before] + w * (found[after] - found[before])
+    return found
+
+
+@given(st.data())
+def test_linear_as_numpy(folder, device, data):
+    draw = data.draw
+    missing = draw(st.sets(st.integers(0, STEPS - 1), max_size=STEPS - 2))
+    # Dates that aren't at equal distances.
+    dates = DATES + np.cumsum([draw(st.sampled_from([0, 0, 21600, 86400])) for _ in range(STEPS)]).astype("timedelta64[s]")
+    path = write(folder / f"{next(NUMBERS)}.zarr", [str(dates[i])[:19] for i in sorted(missing)], dates)
+    values = np.repeat(np.arange(STEPS, dtype="float64"), 6).reshape(-1, 2, 1, 3)
+    labels = dates.astype("int64").astype("float64")
+    want = linear(values, labels, missing)
+    whole = xr.DataArray(values, dims=("time", "v", "e", "c"), coords={"time": dates}).astype("float64")
+    whole[sorted(missing)] = np.nan
+    np.testing.assert_allclose(want, whole.interpolate_na("time", method="linear").values, rtol=1e-12)
+    there = ~np.isnan(want[:, 0, 0, 0])
+    normal: dict[str, Any] = {"mean": 3.0, "stddev": 2.0} if draw(st.booleans()) else {}
+    if normal:
+        want = (want - 3.0) / 2.0
+    window, stride, step = draw(st.integers(0, 5)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    offsets = draw(st.sampled_from([[0], [0, 2], [-1]]))
+    region = draw(st.sampled_from([(0, STEPS), (4, 19)]))
+    args: dict[str, Any] = {
+        "window": [window], "stride": [stride], "step": [step], "offsets": offsets, "fill_missing": "linear",
+        "roi_start": [region[0]], "roi_end": [region[1]], "return_mask": True, "return_index": True, **normal,
+    }
+    places = [o + k * stride for o in offsets for k in range(max(window, 1))]
+    starts = [k for k in range(region[0], region[1], step) if all(region[0] <= k + p < region[1] and there[k + p] for p in places)]
+    if not starts:
+        with pytest.raises(RuntimeError, match="missing|window"):
+            build(device, 1, path=path, arrays=["data"], **args)
+        return
+    pipe = build(device, 1, path=path, arrays=["data"], **args)
+    found = batches(pipe)
+    assert pipe.reader_meta("reader")["epoch_size"] == len(starts)
+    for start in starts:
+        *outputs, mask, index = (output[0] for output in next(found))
+        assert index.tolist() == [start]
+        masks = []
+        for offset, output in zip(offsets, outputs, strict=True):
+            at = start + offset + np.arange(max(window, 1)) * stride
+            np.testing.assert_array_equal(output, want[at if window else at[0]].astype(output.dtype))
+            masks.append(~np.isin(at, sorted(missing)) if window else at[0] not in missing)
+        np.testing.assert_array_equal(mask, masks if len(offsets) > 1 else masks[0])
+
+
+def test_linear_without_labels_and_what_the_reader_says(tmp_path, caplog):
+    path = write(tmp_path / "a.zarr", [str(DATES[i])[:19] for i in (0, 5, 6)], DATES)
+    told = dali_zarr.explain(path=path, arrays=["data"], fill_missing="linear")
+    assert told["missing_dates"] == {"dates": 3, "samples_left_out": 1, "filled": "linear"}
+    assert told["samples"] == STEPS - 1 and told["outputs"][0]["scratch_bytes"] > 0

@@ -169,8 +169,11 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines.append(_rows(e["ragged"]))
     lines += _segments(e["segments"])
     if missing := e["missing_dates"]:
-        then = f"{missing['samples_left_out']} samples read some of them and are left out"
-        lines.append(f"missing dates: {missing['dates']}; {'they are filled' if missing['filled'] else then}")
+        left_out = missing["samples_left_out"]
+        out = f"{left_out} samples read some of them and are left out"
+        some = f"they are filled, except some without neighbours: {left_out} samples read these and are left out"
+        filled = some if left_out else "they are filled"
+        lines.append(f"missing dates: {missing['dates']}; {filled if missing['filled'] else out}")
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_shuffle(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

@@ -104,7 +104,7 @@ Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
 MissingDates: TypeAlias = Literal["skip", "keep"]
 # "nan" may be the number, too.
-FillMissing: TypeAlias = Literal["previous", "nan", "mean"] | float
+FillMissing: TypeAlias = Literal["previous", "nan", "mean", "linear"] | float
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
 # Elements, an array of ends (a name, or a location of its own), or "auto".
 Breaks: TypeAlias = Integers | Path | Sequence[int | Path]

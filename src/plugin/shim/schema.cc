@@ -210,6 +210,8 @@ By default nothing does, and `missing_dates` says what happens to the samples.)"
 - ``"dims"``: they are joined to one axis, along the first of `dims`.
 - ``"samples"``: the samples of one store follow those of another. Stores may have any shapes if all samples have the same
   shape. Regions and breaks hold for each store by itself. A store in which no window fits has no samples. The index of
+- ``"linear"``: the value between the nearest elements before and behind that aren't missing, by the distances of labels.
+  Where there is no element on one side, samples are left out.
   `return_index` begins with the number of the store.)",
                       "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the

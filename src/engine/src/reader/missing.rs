@@ -16,7 +16,7 @@ use dali_zarr_samples::spec::{MissingDates, Spec};
 use dali_zarr_stores::Store;
 
 /// The arrays that may have the dates.
-const DATES: [&str; 2] = ["dates", "base_dates"];
+pub(super) const DATES: [&str; 2] = ["dates", "base_dates"];
 
 /// Returns for each array the elements along the first of `dims` whose data are declared missing: one list for all
 /// stores, or one for each store if samples are cut from each on its own. Empty if there are none. Reads nothing unless

@@ -4,6 +4,7 @@ mod breaks;
 pub mod calendar;
 mod checkpoint;
 pub(crate) mod coordinates;
+mod distances;
 mod division;
 mod inputs;
 mod missing;

@@ -54,7 +54,12 @@ pub(super) fn left_out(spec: &Spec, chunk_index: &ChunkIndex) -> Option<String> 
     let (dates, samples) = missing(&chunk_index.planner);
     let stores: Vec<_> = chunk_index.dataset.stores.iter().map(|store| store.location()).collect();
     let then = match spec.samples.fill_missing {
-        Some(how) => format!("they are filled (fill_missing=\"{}\")", how.name()),
+        Some(how) if samples == 0 => format!("they are filled (fill_missing=\"{}\")", how.name()),
+        Some(how) => format!(
+            "they are filled (fill_missing=\"{}\"), except some without an element before or behind them to interpolate from; \
+             {samples} samples read these and are left out",
+            how.name()
+        ),
         None => format!(
             "{samples} samples read some of them and are left out; missing_dates=\"keep\" reads those of the attribute, and fill_missing \
              fills them"

@@ -130,6 +130,26 @@ pub struct Inputs {
     /// or one for each store if samples are cut from each store on its own. Empty: none are.
     pub missing: Vec<Vec<Vec<i64>>>,
 }
+    /// The labels of the elements along the first of `dims`, after `pick`, as numbers that have distances: one list for all
+    /// stores, or one for each store. Empty, as each list may be: elements are at equal distances.
+    pub labels: Vec<Vec<f64>>,
+}
+
+/// What is known of the elements along the first of `dims`, see [`Inputs`].
+#[derive(Clone, Copy, Default)]
+struct Elements<'a> {
+    missing: &'a [Vec<i64>],
+    labels: &'a [f64],
+}
+
+impl Inputs {
+    /// Returns what is known in one store, or in all stores together.
+    fn elements(&self, store: usize) -> Elements<'_> {
+        Elements {
+            missing: self.missing.get(store).map_or(&[], Vec::as_slice),
+            labels: self.labels.get(store).map_or(&[], Vec::as_slice),
+        }
+    }
 
 /// The geometry of all stores together, or of one of them.
 #[derive(Clone, Debug)]
@@ -197,14 +217,13 @@ impl Geometry {
     /// that don't fit, rows of a table that are out of bounds where the policy forbids it, samples that have another
     /// shape in another store.
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
-        let Inputs { starts, rows, missing } = inputs;
+        let (starts, rows) = (inputs.starts.clone(), inputs.rows.clone());
         let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
         let seen = as_rows.as_ref().map_or(arrays, |rows| &rows.arrays);
         let mut all = if is_by_store(spec, seen) {
-            Self::of_stores(spec, seen, &missing, starts.is_some())?
+            Self::of_stores(spec, seen, &inputs, starts.is_some())?
         } else {
-            let missing = missing.first().map_or(&[][..], Vec::as_slice);
-            vec![Self::cut(spec, seen, missing, starts.is_some(), axes::Empty::Refused)?]
+            vec![Self::cut(spec, seen, inputs.elements(0), starts.is_some(), axes::Empty::Refused)?]
         };
         if let Some(table) = starts {
             let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
@@ -223,12 +242,11 @@ impl Geometry {
     }
 
     /// Returns one geometry for each store.
-    fn of_stores(spec: &Spec, arrays: &[ArrayShape], missing: &[Vec<Vec<i64>>], has_table: bool) -> Result<Vec<Self>> {
-        let missing = |store: usize| missing.get(store).map_or(&[][..], Vec::as_slice);
+    fn of_stores(spec: &Spec, arrays: &[ArrayShape], inputs: &Inputs, has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let geometry = Self::cut(&own, &shapes, missing(store), has_table, axes::Empty::Allowed);
+            let geometry = Self::cut(&own, &shapes, inputs.elements(store), has_table, axes::Empty::Allowed);
             let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             let is_same = |a: &OutputInfo, b: &OutputInfo| OutputInfo { scratch: b.scratch, ..a.clone() } == *b;
             if let Some(before) = all.first()
@@ -250,7 +268,7 @@ impl Geometry {
             // The first store's error says what doesn't fit.
             let (own, shapes) = of_store(spec, arrays, 0);
             let path = &spec.source.paths[0];
-            Self::cut(&own, &shapes, missing(0), has_table, axes::Empty::Refused)
+            Self::cut(&own, &shapes, inputs.elements(0), has_table, axes::Empty::Refused)
                 .map_err(|e| e.at(Site::store(path)))?;
         }
         Ok(all)
@@ -260,7 +278,7 @@ impl Geometry {
     fn cut(
         spec: &Spec,
         arrays: &[ArrayShape],
-        missing: &[Vec<i64>],
+        elements: Elements<'_>,
         has_table: bool,
         empty: axes::Empty,
     ) -> Result<Self> {
@@ -270,8 +288,8 @@ impl Geometry {
         let is_strict = has_table && !spec.samples.out_of_bounds_policy.fills();
         let lenient = is_strict.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
         let empty = if has_table { axes::Empty::Allowed } else { empty };
-        let mut missing = aligned::missing(arrays, &views, missing);
-        let filled = filled::apply(spec, arrays, &mut views, &mut missing)?;
+        let mut missing = aligned::missing(arrays, &views, elements.missing);
+        let filled = filled::apply(spec, arrays, &mut views, &mut missing, elements.labels)?;
         let missing = &missing;
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
@@ -283,13 +301,12 @@ impl Geometry {
         let samples = samples.ok_or_else(axes::too_many)?;
         let missing = axes.first().map_or((0, 0), |first| {
             let (from, to) = first.region();
-            if !filled.is_empty() {
-                return (filled.iter().filter(|&&at| from <= at && at < to).count(), 0);
-            }
+            let of_filled = filled.iter().filter(|&&at| from <= at && at < to).count();
             let others = axes[1..].iter().map(Axis::count).fold(each, |n, count| n.saturating_mul(count as u64));
             // With random starts there are as many samples, unless no start is left.
             let all = if first.random { first.left_out.min(1) * i64::from(first.count() == 0) } else { first.left_out };
-            (first.missing.as_ref().map_or(0, |missing| missing.count(from, to)), others.saturating_mul(all as u64))
+            let of_others = first.missing.as_ref().map_or(0, |missing| missing.count(from, to));
+            (of_filled + of_others, others.saturating_mul(all as u64))
         });
         let outputs::Built { outputs, placements, norms, tables, is_transposed, mask } =
             outputs::build(spec, arrays, &views, &axes)?;

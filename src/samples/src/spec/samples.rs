@@ -208,6 +208,8 @@ pub enum FillMissing {
 }
 
 impl FillMissing {
+    /// The value between the nearest elements that aren't missing, by the distances of labels.
+    Linear,
     /// Returns its name as a value of the argument.
     pub const fn name(self) -> &'static str {
         match self {
@@ -217,6 +219,7 @@ impl FillMissing {
         }
     }
 }
+            Self::Linear => "linear",
 
 /// Reads `fill_missing`, which is empty if nothing is filled.
 fn filled<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<FillMissing>, D::Error> {

@@ -111,7 +111,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         missing_dates: _,
         // What is filled with the previous element is in the picks.
         fill_missing,
-        // The order of dimensions is in the outputs.
+        // The dimensions and their order are in the outputs.
         transpose: _,
         segments: _,
         pad_before: _,
