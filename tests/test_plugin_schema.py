@@ -35,6 +35,7 @@ ARGUMENTS = {
     "missing_dates": "STRING",
     "fill_missing": "STRING",
     "transpose": "_STRING_VEC",
+    "squeeze": "_STRING_VEC",
     "cross_stores": "BOOL",
     "out_of_bounds_policy": "STRING",
     "fill_value": "FLOAT",

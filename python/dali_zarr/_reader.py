@@ -100,6 +100,8 @@ def zarr_reader(
         transpose: The order of a sample's dimensions in the output: names or their positions in the sample, as a list or as one
             text: ``"time ensemble cell variable"``, ``["t", "c", "y", "x"]``. ``...`` stands for all others. The channels of a
             stack have the name ``"channel"``. By output.
+        squeeze: The dimensions of one element that the output doesn't have: names or positions in the sample, or True for all of
+            them. `transpose` orders what is left. By output.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
             each of `dims` that samples have, with a row for each offset in front if there are several.
         return_index: One more output, int64: the sample's start in each of `dims`. Before it stand the store's number

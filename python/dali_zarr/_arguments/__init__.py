@@ -103,8 +103,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("dtype", "align", *tables.NAMES, *select.NAMES)
     arguments = _handles.translated(arguments)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
-    if "transpose" in found:
-        found["transpose"] = by_name.spelled(found["transpose"])
+    found |= {name: by_name.spelled(found[name]) for name in ("squeeze", "transpose") if name in found}
     if found.get("path", ()) is None:
         del found["path"]
     if "path" in found:

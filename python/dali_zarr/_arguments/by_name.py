@@ -10,7 +10,7 @@ from . import dtypes, segments, values
 # Arguments with a value for each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
 # Arguments with dimensions for each output.
-OF_DIMS = frozenset({"channels", "transpose"})
+OF_DIMS = frozenset({"channels", "squeeze", "transpose"})
 # Arguments with a value for each output.
 PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value", "fillna"}) | OF_DIMS
 
@@ -23,7 +23,7 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
-    if name in ("arrays", "channels", "dims", "random_crop", "transpose") and value is not None and not isinstance(value, Mapping):
+    if name in ("arrays", "dims", "random_crop", *OF_DIMS) and value is not None and not isinstance(value, Mapping):
         return _arrays(value) if name == "arrays" else dims(name, value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
@@ -41,7 +41,7 @@ def _of_output(name: str, value: Any) -> Any:
             return values.expanded(value)
         case "dtype":
             return dtypes.name_of(value)
-        case "channels" | "transpose":
+        case "channels" | "squeeze" | "transpose":
             return dims(name, value)
         case "mask_and_scale":
             return values.checked(name, value)
@@ -70,6 +70,8 @@ def dims(name: str, value: Any) -> list[str]:
     Raises:
         TypeError: It isn't one or several of them.
     """
+    if name == "squeeze" and isinstance(value, bool):
+        return ["..."] if value else []
     found = values.items(value)
     for item in found:
         if isinstance(item, bool) or not isinstance(item, str | numbers.Integral):

@@ -157,6 +157,7 @@ class SampleArguments(ElementArguments, total=False):
     max_length: int | None
     stack_arrays: bool
     transpose: Orders | None
+    squeeze: bool | Order | Mapping[str, bool | Order] | None
     return_mask: bool
     mean: Statistics | None
     stddev: Statistics | None

@@ -34,6 +34,7 @@ class IgnoredArguments(TypedDict, total=False):
     fill_missing: Any
     stack_arrays: Any
     transpose: Any
+    squeeze: Any
     return_mask: Any
     return_index: Any
     mean: Any

@@ -89,6 +89,14 @@ named, in their own order. An output takes the names that it has. The channels o
 `return_index` stay as they are. By default outputs have the order of the arrays. The function ``fn.zarr_reader`` also takes
 a dictionary by output.)",
                       Strings{})
+      .AddOptionalArg("squeeze", R"(The dimensions of one element that outputs don't have: their names, or their positions in
+the sample, such as ``"-1"`` for the last.
+
+A single text with spaces has several. ``"..."`` are all dimensions of one element. A name must be that of a dimension of one
+element in each output that has it. `transpose` orders the dimensions that are left. The outputs of `return_mask` and
+`return_index` stay as they are. By default nothing is dropped. The function ``fn.zarr_reader`` also takes True for all, and
+a dictionary by output.)",
+                      Strings{})
       .AddOptionalArg("pick", R"(Indices to take along dimensions before anything else, each in the form
 ``"DIMENSION=INDEX,INDEX,..."``, for example ``"level=0,5,-1"``.
 
@@ -202,6 +210,8 @@ samples as all others, and the mask of `return_mask` is False for them.
 - ``"previous"``: the last element before that isn't missing.
 - ``"nan"``: NaN, of floating-point outputs.
 - ``"mean"``: the `mean`, which normalisation turns into 0.
+- ``"linear"``: the value between the nearest elements before and behind that aren't missing, by the distances of labels.
+  Where there is no element on one side, samples are left out.
 
 By default nothing does, and `missing_dates` says what happens to the samples.)",
                       "")
@@ -210,8 +220,6 @@ By default nothing does, and `missing_dates` says what happens to the samples.)"
 - ``"dims"``: they are joined to one axis, along the first of `dims`.
 - ``"samples"``: the samples of one store follow those of another. Stores may have any shapes if all samples have the same
   shape. Regions and breaks hold for each store by itself. A store in which no window fits has no samples. The index of
-- ``"linear"``: the value between the nearest elements before and behind that aren't missing, by the distances of labels.
-  Where there is no element on one side, samples are left out.
   `return_index` begins with the number of the store.)",
                       "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the

@@ -21,6 +21,7 @@ mod ragged;
 mod requested;
 mod rows;
 mod scratch;
+mod squeezed;
 mod starts;
 mod table_starts;
 mod transposed;
@@ -129,7 +130,6 @@ pub struct Inputs {
     /// The elements along the first of `dims` whose data are declared missing, for each array: one list for all stores,
     /// or one for each store if samples are cut from each store on its own. Empty: none are.
     pub missing: Vec<Vec<Vec<i64>>>,
-}
     /// The labels of the elements along the first of `dims`, after `pick`, as numbers that have distances: one list for all
     /// stores, or one for each store. Empty, as each list may be: elements are at equal distances.
     pub labels: Vec<Vec<f64>>,
@@ -150,6 +150,7 @@ impl Inputs {
             labels: self.labels.get(store).map_or(&[], Vec::as_slice),
         }
     }
+}
 
 /// The geometry of all stores together, or of one of them.
 #[derive(Clone, Debug)]
@@ -171,7 +172,7 @@ pub struct Geometry {
     pub tables: Vec<Range<usize>>,
     /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
-    /// Whether the dimensions of an output have another order than they would have without `transpose`.
+    /// Whether an output has other dimensions, or another order of them, than it would have without `transpose` and `squeeze`.
     pub is_transposed: bool,
     /// The output that tells which elements weren't padded, if there is one.
     pub mask: Option<Mask>,

@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::cuts::check;
 use super::normalised::{Channels, Normalised};
 use super::placement::Placement;
-use super::transposed::{Orders, row_major, strides_in};
+use super::squeezed::Squeezed;
+use super::transposed::{Orders, channels_name, row_major, strides_in};
 use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout, scratch};
 use crate::batch::OutputInfo;
 use crate::spec::{Concat, OutOfBounds, Spec};
@@ -176,13 +177,19 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         });
         of_arrays.push((first, channels));
     }
-    let orders = Orders::new(spec, arrays)?;
+    let (orders, squeezed) = (Orders::new(spec, arrays)?, Squeezed::new(spec, arrays)?);
     let repeats_edges = spec.samples.out_of_bounds_policy == OutOfBounds::Edge;
     let mut is_transposed = false;
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
         for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
-            let dims: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, d).is_some()).collect();
+            let all: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, d).is_some()).collect();
+            let named: Vec<(&str, u64)> =
+                all.iter().filter_map(|&d| Some((array.dims[d].as_str(), kept(view, d)?))).collect();
+            let dropped = squeezed.of_array(array, &named)?;
+            is_transposed |= dropped.contains(&true);
+            let dims: Vec<usize> =
+                all.into_iter().zip(dropped).filter(|(_, dropped)| !dropped).map(|(d, _)| d).collect();
             let shape: Vec<u64> = dims.iter().filter_map(|&d| kept(view, d)).collect();
             let names: Vec<&str> = dims.iter().map(|&d| array.dims[d].as_str()).collect();
             let order = orders.of_array(array, &names)?;
@@ -262,10 +269,19 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let of_arrays = channels_of(arrays, views, &grid)?;
     let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
     let shape: Vec<u64> = std::iter::once(channels).chain(grid.iter().map(|g| g.len)).collect();
-    let names: Vec<&str> = grid.iter().map(|g| g.name).collect();
-    let (of_channels, order) = Orders::new(spec, arrays)?.of_stack(&names)?;
+    let all: Vec<&str> = grid.iter().map(|g| g.name).collect();
+    let of_channels = channels_name(&all);
+    let names: Vec<&str> = std::iter::once(of_channels).chain(all).collect();
+    let named: Vec<(&str, u64)> = names.iter().copied().zip(shape.iter().copied()).collect();
+    let dropped = Squeezed::new(spec, arrays)?.of_stack(&named)?;
+    let is_squeezed = dropped.contains(&true);
+    // The dimensions that are left, and those that are dropped: as they have one element, it doesn't matter where they lie.
+    let left: Vec<usize> = (1..names.len()).filter(|&d| !dropped[d]).collect();
+    let left_names: Vec<&str> = left.iter().map(|&d| names[d]).collect();
+    let order = Orders::new(spec, arrays)?.of_stack(of_channels, &left_names)?;
+    let mut order: Vec<usize> = order.into_iter().map(|at| at.checked_sub(1).map_or(0, |at| left[at])).collect();
     let is_transposed = !order.is_sorted();
-    let names: Vec<String> = std::iter::once(of_channels).chain(names).map(str::to_owned).collect();
+    order.extend((1..names.len()).filter(|&d| dropped[d]));
     let stack_strides = strides_in(&shape, &order);
     // The distance between channels in the output.
     let plane = stack_strides[0];
@@ -326,7 +342,9 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         first_channel += count;
     }
 
-    let dims: Vec<String> = order.iter().map(|&d| names[d].clone()).collect();
+    order.retain(|&d| !dropped[d]);
+    let is_transposed = is_transposed || is_squeezed;
+    let dims: Vec<String> = order.iter().map(|&d| names[d].to_owned()).collect();
     let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
     let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None, scratch: 0 };

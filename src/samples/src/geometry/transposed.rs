@@ -10,10 +10,10 @@ use crate::spec::{DimKey, OutputDims, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 /// Stands for all dimensions that aren't named, in their own order.
-const OTHERS: &str = "...";
+pub(super) const OTHERS: &str = "...";
 
 /// Names of the channels of a stack.
-const CHANNELS: [&str; 2] = ["channel", "variable"];
+pub(super) const CHANNELS: [&str; 2] = ["channel", "variable"];
 
 /// The orders that were asked for.
 pub(super) struct Orders<'a> {
@@ -94,20 +94,19 @@ impl<'a> Orders<'a> {
         Ok(order)
     }
 
-    /// Returns the name of a stack's channels, and for each place in the output which dimension stands there: 0 are the
-    /// channels, and 1 is the first of `grid`, the names of the other dimensions.
+    /// Returns for each place in the output of a stack which dimension stands there: 0 are the channels, whose name is `own`, and
+    /// 1 is the first of `grid`, the names of the other dimensions.
     ///
     /// # Errors
     /// As [`Self::of_array`].
-    pub fn of_stack<'n>(&self, grid: &[&'n str]) -> Result<(&'n str, Vec<usize>)> {
-        let own = CHANNELS.into_iter().find(|name| !grid.contains(name)).unwrap_or(CHANNELS[0]);
+    pub fn of_stack(&self, own: &str, grid: &[&str]) -> Result<Vec<usize>> {
         let all: Vec<&str> = std::iter::once(own).chain(grid.iter().copied()).collect();
-        let OutputDims::All(keys) = self.given else { return Ok((own, (0..all.len()).collect())) };
+        let OutputDims::All(keys) = self.given else { return Ok((0..all.len()).collect()) };
         let find = |name: &str| {
             let of_grid = grid.iter().position(|dim| *dim == name).map(|at| at + 1);
             Ok(of_grid.or_else(|| CHANNELS.contains(&name).then_some(0)))
         };
-        Ok((own, self.order(keys, "stacked", &all, find)?))
+        self.order(keys, "stacked", &all, find)
     }
 
     /// Returns the order of the dimensions `all` that `keys` give. `find` returns the place of a name among them; `None` if
@@ -173,8 +172,13 @@ impl<'a> Orders<'a> {
     }
 }
 
+/// Returns the name of a stack's channels beside the dimensions `grid`.
+pub(super) fn channels_name(grid: &[&str]) -> &'static str {
+    CHANNELS.into_iter().find(|name| !grid.contains(name)).unwrap_or(CHANNELS[0])
+}
+
 /// Returns the dimensions of a list. A single text with spaces has several, unless a dimension has that name.
-fn split(keys: &[DimKey], arrays: &[ArrayShape]) -> Vec<DimKey> {
+pub(super) fn split(keys: &[DimKey], arrays: &[ArrayShape]) -> Vec<DimKey> {
     match keys {
         [DimKey::Name(text)] if !arrays.iter().any(|array| array.dims.contains(text)) => {
             text.split_whitespace().map(DimKey::parse).collect()

@@ -85,6 +85,8 @@ pub struct SampleArguments {
     /// The order of a sample's dimensions, by name or by their position in the sample; `...` stands for all others.
     /// Without it they have the order of the array, with the channels of a stack in front.
     pub transpose: OutputDims,
+    /// The dimensions of one element that outputs don't have. `...` are all of them.
+    pub squeeze: OutputDims,
     /// Whether to add an output of bool: true for the elements of the longest windows that weren't padded.
     pub return_mask: bool,
     /// Whether to add an output of int64: the sample's start in each of `dims`. If [`SampleArguments::names_segments`]
@@ -169,6 +171,7 @@ impl Default for SampleArguments {
             max_length: None,
             stack_arrays: false,
             transpose: OutputDims::default(),
+            squeeze: OutputDims::default(),
             return_mask: false,
             return_index: false,
         }
@@ -205,21 +208,21 @@ pub enum FillMissing {
     Nan,
     /// The array's mean, which normalisation turns into 0.
     Mean,
+    /// The value between the nearest elements that aren't missing, by the distances of labels.
+    Linear,
 }
 
 impl FillMissing {
-    /// The value between the nearest elements that aren't missing, by the distances of labels.
-    Linear,
     /// Returns its name as a value of the argument.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Previous => "previous",
             Self::Nan => "nan",
             Self::Mean => "mean",
+            Self::Linear => "linear",
         }
     }
 }
-            Self::Linear => "linear",
 
 /// Reads `fill_missing`, which is empty if nothing is filled.
 fn filled<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<FillMissing>, D::Error> {

@@ -113,6 +113,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         fill_missing,
         // The dimensions and their order are in the outputs.
         transpose: _,
+        squeeze: _,
         segments: _,
         pad_before: _,
         pad_after: _,
