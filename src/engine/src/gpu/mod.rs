@@ -13,6 +13,8 @@ mod tests_assemble;
 #[cfg(test)]
 mod tests_assemble_speed;
 #[cfg(test)]
+mod tests_between;
+#[cfg(test)]
 mod tests_transposed;
 mod upload;
 
