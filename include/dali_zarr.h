@@ -355,6 +355,13 @@ int32_t dali_zarr_stats(const dali_zarr_reader *reader, const char **json);
  * next call on this thread that returns a text. */
 int32_t dali_zarr_all_stats(const char **json);
 
+/* Returns the chunks whose bytes the reader with this number ("reader" in its counters) could not decode, and without
+ * which it goes on ("on_bad_chunk"), as a JSON array of objects in the order in which they were found: "store", "array",
+ * "key" of the chunk or shard, "inner_chunk" (its coordinates in the grid of inner chunks; null for the value of a key,
+ * and for a shard whose index is damaged) and "reason". The first 131072 are listed. `*json` is valid until the next call
+ * on this thread that returns a text. */
+int32_t dali_zarr_bad_chunks(uint64_t reader, const char **json);
+
 /* Sets how much the library logs: 0 nothing, 1 errors, 2 also warnings (the default), 3 also information, 4 also
  * details that help to find faults, such as each request that is sent again. Records go to stderr, unless they are
  * kept for the host. */

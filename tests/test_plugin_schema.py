@@ -58,6 +58,7 @@ ARGUMENTS = {
     "pad_last_batch": "BOOL",
     "prefetch_queue_depth": "INT64",
     "decode_device": "STRING",
+    "on_bad_chunk": "STRING",
     "device_memory_limit": "INT64",
     "host_memory_limit": "INT64",
     "io": "STRING",

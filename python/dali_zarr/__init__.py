@@ -20,6 +20,7 @@ from types import ModuleType
 
 from . import _load
 from ._arguments.types import ReaderArguments
+from ._bad_chunks import BadChunk, bad_chunks
 from ._build import DALI_VERSIONS, VERSION
 from ._failures import error_details
 from ._inspect import Explanation, counters, explain, stats
@@ -32,8 +33,8 @@ from ._statistics.accepted import TakenArguments
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSIONS", "Explanation", "Mixture", "__version__", "counters", "error_details", "explain", "from_xarray", "mix",
-    "plugin_path", "splits", "statistics", "stats", "zarr_reader",
+    "DALI_VERSIONS", "BadChunk", "Explanation", "Mixture", "__version__", "bad_chunks", "counters", "error_details", "explain",
+    "from_xarray", "mix", "plugin_path", "splits", "statistics", "stats", "zarr_reader",
 ]
 __version__ = VERSION
 

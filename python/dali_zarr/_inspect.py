@@ -71,6 +71,7 @@ def explain(
           elements that are padded or repeated;
         - ``missing_dates``, None without any: how many ``dates`` are missing in the region that samples may touch, and how many
           samples are left out because they read some (``samples_left_out``), or how they are ``filled``;
+        - ``on_bad_chunk``, as given;
         - ``order``, the order that was asked for, ``in_order``, ``shuffled`` or ``pushed`` (with ``shuffle_after_epoch`` that of
           later epochs; with `weights` ``shuffled`` is what they draw), and ``reads`` of an epoch of this shard in both
           orders, if the program waits for batches: then a chunk that is read serves all batches in preparation.
@@ -156,8 +157,10 @@ def counters(pipe: Any = None) -> Any:
         seconds, summed over threads: ``read_seconds``, ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``,
         ``wait_seconds``. Once nothing is in flight, ``chunks_read`` is the sum of ``chunks_decoded_gpu``,
         ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was meant to decode), ``chunks_uncompressed`` and
-        ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those that idle cores decoded in the GPU's
-        place while finished batches waited, at most ``shared_threads`` at a time. ``batches_shared`` batches were
+        ``chunks_failed``. ``chunks_bad`` are the different chunks that can't be decoded, and without which the reader goes on
+        (`on_bad_chunk`), and ``samples_replaced`` the samples that others replaced for it. Of ``chunks_decoded_cpu``,
+        ``chunks_shared`` are those that idle cores decoded in the GPU's place while finished batches waited, at most
+        ``shared_threads`` at a time. ``batches_shared`` batches were
         taken while cores helped so. The GPU decoded when no more than ``shared_reserve`` batches waited. Beside the
         counters stand the reader's ``path``, ``arrays``, ``device`` and ``dtypes`` (of its outputs; ``bfloat16`` for
         those that hold bits of bfloat16 as uint16).

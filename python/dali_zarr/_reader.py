@@ -147,6 +147,9 @@ def zarr_reader(
 
     Resources:
         decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
+        on_bad_chunk: What becomes of a chunk whose bytes can't be decoded: ``"error"``; ``"nan"`` (its elements are NaN, or in
+            outputs of whole numbers the fill value); or ``"skip"`` (the next sample instead of one that needs it).
+            :func:`dali_zarr.bad_chunks` lists them.
         prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most. With ``device="cpu"``
             also no more than 512 MiB in all, but at least 4 batches.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.

@@ -155,6 +155,13 @@ def _scratch(o: dict[str, Any]) -> str:
     return f", and {size(o['scratch_bytes'])} for the elements that are interpolated" if o["scratch_bytes"] else ""
 
 
+# What becomes of chunks that can't be decoded, by `on_bad_chunk`; without a text they are errors.
+_BAD_CHUNKS = {
+    "nan": "their elements are NaN, or the fill value in outputs that have no NaN",
+    "skip": "the next sample takes the place of one that needs them",
+}
+
+
 def explanation_text(e: dict[str, Any]) -> str:
     """The text of an explanation."""
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
@@ -174,6 +181,8 @@ def explanation_text(e: dict[str, Any]) -> str:
         some = f"they are filled, except some without neighbours: {left_out} samples read these and are left out"
         filled = some if left_out else "they are filled"
         lines.append(f"missing dates: {missing['dates']}; {filled if missing['filled'] else out}")
+    if then := _BAD_CHUNKS.get(e["on_bad_chunk"]):
+        lines.append(f"bad chunks: {then}; they are logged, counted and listed")
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_shuffle(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
+from ._bad_chunks import BadChunk
 from ._frameworks.jax_device import OnDevice, Part, check_type, hardware_id, padded
 from ._loading import outputs, pictures, ranks, samplers, states
 from ._loading.agreement import Agreement
@@ -297,6 +298,12 @@ class Loader(Rollouts):
     def __repr__(self) -> str:
         shown = repr(self._loaders[0]).replace("OnDevice", "Loader", 1)
         return shown if len(self._loaders) == 1 else f"{shown[:-1]}, on the first of {len(self._loaders)} devices>"
+
+    @property
+    def bad_chunks(self) -> list[BadChunk]:
+        """The bad chunks that the loader has found so far, with ``on_bad_chunk="nan"`` or ``"skip"``: each once, in the order in
+        which they were found, device by device."""
+        return list(dict.fromkeys(bad for loader in self._loaders for bad in loader.bad_chunks))
 
     def counters(self) -> Any:
         """The reader's counters, as :func:`dali_zarr.counters` returns them; with several devices a list, one entry for

@@ -148,6 +148,7 @@ static int misuse(void) {
   dali_zarr_values_release(NULL);
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_stats(NULL, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_all_stats(NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_bad_chunks(0, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_log_level(5));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_log_level(-1));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_take_log(NULL));

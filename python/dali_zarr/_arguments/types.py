@@ -112,6 +112,7 @@ Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
 Segments: TypeAlias = Integers | slice | Sequence[bool] | npt.NDArray[np.bool_]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["posix", "gds"]
+OnBadChunk: TypeAlias = Literal["error", "nan", "skip"]
 
 
 class ElementArguments(TypedDict, total=False):
@@ -198,6 +199,8 @@ class ResourceArguments(TypedDict, total=False):
 
 class LoaderArguments(SampleArguments, OrderArguments, ResourceArguments, total=False):
     """Arguments that a loader passes on as they are."""
+
+    on_bad_chunk: OnBadChunk
 
 
 class ReaderArguments(LoaderArguments, total=False):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, SupportsIndex, TypeVar, cast
 
 from .._arguments import paths, tables
+from .._bad_chunks import BadChunk
 from .._log import log
 from . import ranks, states
 from .agreement import Agreement
@@ -176,6 +177,13 @@ class BaseLoader(Generic[B]):
             size = "a sampler without a length, batches"
         return f"<{name}: {size} of {plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
 
+    @property
+    def bad_chunks(self) -> list[BadChunk]:
+        """The bad chunks that the loader has found so far, with ``on_bad_chunk="nan"`` or ``"skip"``: each once, in the order in
+        which they were found."""
+        self._check_process()
+        return self._reading.bad_chunks()
+
     def counters(self) -> dict[str, Any]:
         """The reader's counters since the store was opened last, as :func:`dali_zarr.counters` returns them."""
         self._check_process()
@@ -298,7 +306,7 @@ class BaseLoader(Generic[B]):
         made = copy.copy(self)
         group, plan = self._found()
         arguments = {name: value for name, value in plan.arguments.items() if name not in _OF_ORDER}
-        made._course = Course(Unopened(replace(plan, arguments=arguments, is_pushed=True)), self._ending)
+        made._course = Course(Unopened(replace(plan, arguments=arguments, is_pushed=True, found_bad={})), self._ending)
         made._moves, made._group = False, group
         return made
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from .._bad_chunks import BadChunk
 from .._log import log
 from .iteration import Iteration, check_count
 from .loader import checked_epoch
@@ -201,6 +202,11 @@ class Mixture:
         if any(not math.isfinite(one) or one < 0 for one in found) or not math.fsum(found) > 0:
             raise ValueError(f"dali_zarr: mix: weights: expected numbers of at least 0, not all 0, but found {listed!r}")
         return found
+
+    @property
+    def bad_chunks(self) -> dict[str, list[BadChunk]]:
+        """The bad chunks that each loader has found so far, by its name."""
+        return {name: loader.bad_chunks for name, loader in self._loaders.items() if hasattr(loader, "bad_chunks")}
 
     def counters(self) -> dict[str, Any]:
         """The counters of each loader by its name, as :func:`dali_zarr.counters` returns them."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _calls, _dali, _errors, _native
+from .._bad_chunks import BadChunk, of_reader
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import common, outputs
@@ -46,6 +47,8 @@ class Plan:
     is_pushed: bool = False
     # The parts of a dimension that the ranks of a read group read; None: each reads the whole.
     parts: Parts | None = None
+    # The bad chunks that closed readers of this plan have found, in their order.
+    found_bad: dict[BadChunk, None] = field(default_factory=dict[BadChunk, None], compare=False, repr=False)
 
     def places(self) -> list[outputs.Place]:
         """Returns where the reader's outputs stand, in their order."""
@@ -172,6 +175,7 @@ class Reading:
         """Ends the pipeline. Tensors that share its memory stay valid."""
         if self._pipe is not None:
             self._left, self._last_counters = self.checkpoint(), self.counters()
+            self.bad_chunks()
             self._pipe = self._told = None
 
     def resume(self) -> None:
@@ -211,6 +215,12 @@ class Reading:
     def counters(self) -> dict[str, Any]:
         """Returns the reader's counters."""
         return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
+
+    def bad_chunks(self) -> list[BadChunk]:
+        """Returns the bad chunks that this reader and those before it have found."""
+        if self._pipe is not None:
+            self.plan.found_bad.update(dict.fromkeys(of_reader(self.counters()["reader"])))
+        return list(self.plan.found_bad)
 
     def _pushes_to(self) -> tuple[int, int]:
         self.resume()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
+from .._bad_chunks import BadChunk
 from .reading import Reading
 from .samplers import Numbers, to_numbers
 
@@ -155,6 +156,12 @@ class Stream(Generic[B]):
             self._returned.clear()
             if self._opened is not None:
                 self._opened.close()
+
+    @property
+    def bad_chunks(self) -> list[BadChunk]:
+        """The bad chunks that the stream has found so far, as ``bad_chunks`` of a loader."""
+        with self._changed:
+            return self._reading().bad_chunks()
 
     def counters(self) -> dict[str, Any]:
         """The reader's counters, as :func:`dali_zarr.counters` returns them."""

@@ -3,6 +3,7 @@
 from .calls import (
     all_stats,
     arrays,
+    bad_chunks,
     explain,
     keep_credentials,
     keep_log,
@@ -35,8 +36,8 @@ from .waits import (
 )
 
 __all__ = [
-    "WAITS", "Labels", "Reader", "all_stats", "arrays", "bind", "end_waits", "explain", "find", "has_run", "interrupt",
-    "interruptible", "keep_credentials", "keep_log", "keep_opening", "keep_table", "opening", "operator_error", "pick_labels",
-    "push", "raise_raised", "release_credentials", "release_opening", "release_table", "set_log_level",
+    "WAITS", "Labels", "Reader", "all_stats", "arrays", "bad_chunks", "bind", "end_waits", "explain", "find", "has_run",
+    "interrupt", "interruptible", "keep_credentials", "keep_log", "keep_opening", "keep_table", "opening", "operator_error",
+    "pick_labels", "push", "raise_raised", "release_credentials", "release_opening", "release_table", "set_log_level",
     "take_described", "take_log", "wait_log", "wait_run", "watch_signals",
 ]

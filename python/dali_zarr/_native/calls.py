@@ -122,6 +122,17 @@ def all_stats() -> list[dict[str, Any]]:
     return json.loads(text.value or b"[]")
 
 
+def bad_chunks(reader: int) -> list[dict[str, Any]]:
+    """Returns the bad chunks that the reader with this number has found.
+
+    Raises:
+        ValueError: There is no such reader.
+    """
+    text = ctypes.c_char_p()
+    check(loaded().dali_zarr_bad_chunks(reader, ctypes.byref(text)))
+    return json.loads(text.value or b"[]")
+
+
 def set_log_level(level: int) -> None:
     """Sets how much the library logs, from 0 (nothing) to 4 (all)."""
     check(loaded().dali_zarr_log_level(level))

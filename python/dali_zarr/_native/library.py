@@ -44,6 +44,7 @@ def bind(path: Path) -> None:
     library.dali_zarr_arrays.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]
     library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_bad_chunks.argtypes = [ctypes.c_uint64, ctypes.POINTER(text)]
     library.dali_zarr_log_level.argtypes = library.dali_zarr_keep_log.argtypes = [ctypes.c_int32]
     library.dali_zarr_wait_log.argtypes = [ctypes.c_uint32]
     library.dali_zarr_take_log.argtypes = library.dali_zarr_opening_keep.argtypes = [ctypes.POINTER(text)]

@@ -54,6 +54,7 @@ class IgnoredArguments(TypedDict, total=False):
     uneven: Any
     transform: Any
     num_threads: Any
+    on_bad_chunk: Any
     sharding: Any
     collate: Any
     columns: Any

@@ -4,10 +4,11 @@
 //! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dali_zarr_base::error::{Error, Site};
 use dali_zarr_stores::Counters;
 
 /// The counters. [`Stats::to_json`] gives them their public names.
@@ -33,6 +34,11 @@ pub struct Stats {
     pub chunks_uncompressed: AtomicU64,
     /// Chunks that were read but can't be decoded.
     pub chunks_failed: AtomicU64,
+    /// Different chunks that can't be decoded, and without which the reader goes on (`on_bad_chunk`). A shard whose index is
+    /// damaged counts once.
+    pub chunks_bad: AtomicU64,
+    /// Samples of finished batches that took the places of others, which need bad chunks.
+    pub samples_replaced: AtomicU64,
     /// Chunks that the CPU decoded because the GPU had failed to; part of `chunks_decoded_cpu`.
     pub cpu_fallbacks: AtomicU64,
     /// Chunks that idle cores decoded in the GPU's place, while finished batches waited; part of `chunks_decoded_cpu`.
@@ -70,6 +76,8 @@ pub struct Stats {
     pub assemble_ns: AtomicU64,
     /// Nanoseconds that the host program waited for batches.
     pub wait_ns: AtomicU64,
+    /// The bad chunks, in the order in which they were found.
+    pub(crate) bad: Mutex<Vec<BadChunk>>,
     /// Counters of the cache, if there is one.
     pub cache: Arc<crate::cache::Counters>,
     /// Counters of requests to remote stores, including requests for metadata and indexes.
@@ -112,7 +120,53 @@ impl OutputCounters {
     }
 }
 
+/// A chunk that can't be decoded, or a shard whose index is damaged.
+#[derive(Clone, Debug)]
+pub struct BadChunk {
+    site: Site,
+    /// What is wrong with it.
+    reason: String,
+}
+
+impl BadChunk {
+    /// Makes the entry of the chunk at `site`, which the message of `error` may name.
+    pub fn new(site: Site, error: &Error) -> Self {
+        let value = Site { store: site.store.clone(), key: site.chunk.clone(), ..Site::default() };
+        let places =
+            [site.clone(), Site { inner_chunk: None, ..site.clone() }, value].map(|place| format!("{place}: "));
+        let mut reason = error.message();
+        while let Some(rest) = places.iter().find_map(|place| reason.strip_prefix(place.as_str())) {
+            reason = rest;
+        }
+        let reason = reason.to_owned();
+        Self { site, reason }
+    }
+
+    /// Returns where it is, and what is wrong with it.
+    pub fn message(&self) -> String {
+        format!("{}: {}", self.site, self.reason)
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let Site { store, array, chunk, inner_chunk, .. } = &self.site;
+        serde_json::json!({
+            "store": store, "array": array, "key": chunk, "inner_chunk": inner_chunk, "reason": self.reason,
+        })
+    }
+}
+
 impl Stats {
+    /// Adds a bad chunk to the list.
+    pub fn list_bad(&self, bad: BadChunk) {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner).push(bad);
+    }
+
+    /// Returns the list of bad chunks as JSON: the store, the array, the key of each, the coordinates of an inner chunk (`null`:
+    /// it is a whole value), and the reason.
+    pub fn bad_chunks(&self) -> serde_json::Value {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner).iter().map(BadChunk::to_json).collect()
+    }
+
     /// Counts one read of `len` bytes.
     pub fn read(&self, len: usize) {
         Self::add(&self.reads, 1);
@@ -150,6 +204,8 @@ impl Stats {
             ("chunks_decoded_gpu", &self.chunks_decoded_gpu),
             ("chunks_uncompressed", &self.chunks_uncompressed),
             ("chunks_failed", &self.chunks_failed),
+            ("chunks_bad", &self.chunks_bad),
+            ("samples_replaced", &self.samples_replaced),
             ("cpu_fallbacks", &self.cpu_fallbacks),
             ("chunks_shared", &self.chunks_shared),
             ("batches_shared", &self.batches_shared),

@@ -400,6 +400,18 @@ at least 4 batches.)",
 - ``"gpu"``: on the GPU; an array that it can't decompress is an error.
 - ``"cpu"``: on the CPU.)",
                       "auto")
+      .AddOptionalArg("on_bad_chunk", R"(What becomes of a chunk whose bytes can't be decoded: they are cut or changed, a
+checksum is wrong, or they decode to another size. If the index of a shard is damaged, all its chunks are bad.
+
+- ``"error"``: the batches that need it fail.
+- ``"nan"``: its elements are NaN in floating-point outputs, before `fillna` is applied. In other outputs they are the
+  array's fill value, as the elements of a missing chunk are.
+- ``"skip"``: the next sample of the same epoch and shard takes the place of a sample that needs it. In a caller's order it is
+  the next sample of the same batch. So batches, epochs and checkpoints stay as they are.
+
+Bad chunks are logged, counted (``chunks_bad``) and listed. Failures of stores and missing permissions stay errors. A
+missing chunk is no bad one.)",
+                      "error")
       .AddOptionalArg<int64_t>("device_memory_limit", R"(The most bytes of device memory that the reader holds, with the
 outputs that it has not handed over yet. The default gives nearly all of the throughput of 8 GiB. It is at most 2 GiB and
 two batches, and in addition the memory for chunks that later batches need again.)",

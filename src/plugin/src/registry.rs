@@ -103,7 +103,7 @@ pub fn take_described() -> u64 {
 /// If no reader of this process has this number, or the reader's order is its own.
 pub fn pusher(number: u64) -> Result<Arc<Pusher>> {
     match readers().get(&number) {
-        None => Err(Error::value(format!("there is no reader {number} in this process; it may have been closed"))),
+        None => Err(no_reader(number)),
         Some(Entry { pusher, .. }) => pusher.clone().ok_or_else(own_order),
     }
 }
@@ -113,6 +113,18 @@ pub fn own_order() -> Error {
     Error::value(
         "expected a reader in the caller's order (\"order\": \"pushed\"), but the order of this one is its own",
     )
+}
+
+/// Returns the bad chunks that a reader has found, as JSON.
+///
+/// # Errors
+/// If no reader of this process has this number.
+pub fn bad_chunks(number: u64) -> Result<Value> {
+    readers().get(&number).map(|entry| entry.stats.bad_chunks()).ok_or_else(|| no_reader(number))
+}
+
+fn no_reader(number: u64) -> Error {
+    Error::value(format!("there is no reader {number} in this process; it may have been closed"))
 }
 
 /// Returns all readers and their counters, the oldest first.

@@ -125,6 +125,11 @@ impl HostBuffer {
         self.len = self.len.min(len);
     }
 
+    /// Makes the buffer as long as it was when it was taken from its pool.
+    pub fn lengthen(&mut self) {
+        self.len = self.pool.bytes;
+    }
+
     /// Lends `len` bytes from byte `offset` on. `None` if a part of them is lent already, if the buffer is shorter, or
     /// if `len` is 0.
     pub fn lend(&mut self, offset: usize, len: usize) -> Option<Lease> {

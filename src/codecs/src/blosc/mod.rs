@@ -76,7 +76,7 @@ pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()>
     }
     let most = asked.max(MAX_BLOCK);
     if block > most && block <= decoded {
-        return Err(Error::runtime(format!(
+        return Err(Error::damaged(format!(
             "expected blosc blocks of at most {most} bytes, which is what the metadata's blocksize allows for, but found \
              {block}; rewrite the array with smaller ones, or with that blocksize in its metadata"
         )));

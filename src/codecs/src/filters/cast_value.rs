@@ -107,7 +107,7 @@ impl Step for CastValue {
                 None => value.to_int(self.decoded, self.rules),
             };
             let Some(converted) = converted else {
-                return Err(Error::runtime(format!(
+                return Err(Error::damaged(format!(
                     "expected {} values that cast_value converts to {}, but found {}; the chunk is damaged, or its \
                      metadata lack a rule for it",
                     self.encoded,

@@ -76,7 +76,7 @@ impl Step for ScaleOffset {
                     });
                 });
                 if let Some(v) = wrong {
-                    return Err(Error::runtime(format!(
+                    return Err(Error::damaged(format!(
                         "expected encoded values whose scale_offset is exact in {dtype}, but found {v}; the chunk is \
                          damaged or of another array"
                     )));

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -78,6 +78,14 @@ struct Shared {
     dice: AtomicU64,
     /// Set when the reader ends: pieces that are not written at this time are dropped.
     until: Mutex<Option<Instant>>,
+    /// The hashes of the names whose removal is queued, each with the number of its removals. They aren't looked up.
+    forgotten: Mutex<HashMap<u64, usize>>,
+}
+
+impl Shared {
+    fn forgotten(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
+        self.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Disk {
@@ -118,6 +126,10 @@ impl Disk {
     /// Looks for the piece of this name.
     pub fn look(&self, name: &Name) -> Option<PieceFile> {
         self.shared.lookups.fetch_add(1, Relaxed);
+        if self.shared.forgotten().contains_key(&name.hash) {
+            add(&self.counters.disk_misses, 1);
+            return None;
+        }
         match self.folder.look(name) {
             FileLookup::Piece(piece) => return Some(piece),
             FileLookup::Missing => {}
@@ -164,6 +176,7 @@ impl Disk {
     pub fn forget(&self, name: &Name) {
         // If the queue is full, the piece stays. The next reader that can't use it queues its removal.
         if self.reserve(cost(name, 0)) {
+            *self.shared.forgotten().entry(name.hash).or_default() += 1;
             self.send(WriterTask::Forget(name.clone()));
         }
     }
@@ -269,6 +282,14 @@ fn write(
             WriterTask::Keep(piece) => piece,
             WriterTask::Forget(name) => {
                 folder.remove(&name);
+                let mut forgotten = shared.forgotten();
+                if let Some(queued) = forgotten.get_mut(&name.hash) {
+                    *queued -= 1;
+                    if *queued == 0 {
+                        forgotten.remove(&name.hash);
+                    }
+                }
+                drop(forgotten);
                 shared.waiting.fetch_sub(cost(&name, 0), Relaxed);
                 continue;
             }

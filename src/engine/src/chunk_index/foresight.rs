@@ -7,8 +7,10 @@
 //! and no wait is for more than the next batch.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::ChunkIndex;
+use super::bad_chunks::BadChunks;
 use super::reach::chunks_in_reach;
 use dali_zarr_samples::order::{Batches, Order, OwnBatches, Sample};
 use dali_zarr_samples::plan::{ChunkId, ChunkMap};
@@ -28,10 +30,20 @@ const FASTER: usize = 8;
 /// Number of samples that are looked at to see how many chunks a sample needs.
 const TYPICAL: u64 = 4;
 
+/// The samples of a batch that were asked for, if others may take the places of those that need bad chunks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    /// The number of the first one in the reader's own order.
+    pub first: u64,
+    /// The samples. Empty if none is ever replaced.
+    pub samples: Vec<Sample>,
+}
+
 /// A batch to be planned.
 #[derive(Debug, Default)]
 pub(crate) struct Upcoming {
     pub samples: Vec<Sample>,
+    pub asked: Asked,
     /// For each chunk, in the order of `Planner::chunks_of_samples`, the number of the next batch that needs it, or
     /// [`LATER`] or [`NEVER`]. Empty if nothing is foreseen.
     pub next: Vec<u64>,
@@ -40,13 +52,14 @@ pub(crate) struct Upcoming {
 /// A batch that was looked at, and is not planned yet.
 struct Seen {
     samples: Vec<Sample>,
+    asked: Asked,
     /// Its chunks, with the number of the next batch that needs each ([`NEVER`]: none was found so far).
     uses: Vec<(ChunkId, u64)>,
 }
 
 impl Seen {
     fn cost(&self) -> usize {
-        self.samples.len() + self.uses.len()
+        self.samples.len() + self.asked.samples.len() + self.uses.len()
     }
 
     fn epoch(&self) -> u64 {
@@ -74,13 +87,18 @@ pub(crate) struct Foresight {
     /// For each chunk of `ahead` the last batch that needs it, and its place in that batch. Only of the epoch that was
     /// looked at last.
     last: ChunkMap<(u64, u32)>,
+    /// The bad chunks, if samples that need them are replaced.
+    bad: Option<Arc<BadChunks>>,
+    /// The number of the next sample that is looked at, in the reader's own order.
+    position: u64,
 }
 
 impl Foresight {
     /// Looks ahead from sample number `next` of an order. A batch that begins with sample `k` ends before sample
     /// `end_of(k)`.
     pub fn new(chunk_index: &ChunkIndex, order: Order, next: u64, end_of: impl Fn(u64) -> u64 + 'static) -> Self {
-        Self::over(chunk_index, &mut order.clone(), OwnBatches::new(order, next, end_of))
+        let seen = Self::over(chunk_index, &mut order.clone(), OwnBatches::new(order, next, end_of));
+        Self { position: next, ..seen }
     }
 
     /// Looks ahead in these batches, whose samples come in an order like `order`.
@@ -88,7 +106,15 @@ impl Foresight {
         let (looks, window) = (chunks_return(chunk_index, order), order.reach());
         let (ahead, last) = (VecDeque::new(), ChunkMap::default());
         let batches = Box::new(batches);
-        Self { batches, most: usize::MAX, looks, window, ahead, first: 0, cost: 0, samples: 0, handed_out: 0, last }
+        let (cost, samples, handed_out, bad, position) = (0, 0, 0, None, 0);
+        let (most, first) = (usize::MAX, 0);
+        Self { batches, most, looks, window, ahead, first, cost, samples, handed_out, last, bad, position }
+    }
+
+    /// Replaces samples that need bad chunks, if the reader does so.
+    #[must_use]
+    pub fn without(self, bad: &Arc<BadChunks>) -> Self {
+        Self { bad: bad.replaces().then(|| Arc::clone(bad)), ..self }
     }
 
     /// Looks ahead at no more than this number of batches.
@@ -123,7 +149,7 @@ impl Foresight {
             }
             next
         });
-        Some(Upcoming { next: next.collect(), samples: seen.samples })
+        Some(Upcoming { next: next.collect(), samples: seen.samples, asked: seen.asked })
     }
 
     /// Whether a batch of a later epoch than the next batch was looked at.
@@ -134,7 +160,15 @@ impl Foresight {
 
     /// Looks at one more batch.
     fn look(&mut self, chunk_index: &ChunkIndex, samples: Vec<Sample>) {
-        let mut seen = Seen { samples, uses: Vec::new() };
+        let first = self.position;
+        self.position += samples.len() as u64;
+        let mut seen = Seen { samples, asked: Asked::default(), uses: Vec::new() };
+        if let Some(bad) = &self.bad {
+            // Without a sample to take its place, a sample stays, and its batch fails when its chunks are found bad.
+            let others = bad.replaced(chunk_index, first, &seen.samples).ok().flatten();
+            let others = others.unwrap_or_else(|| seen.samples.clone());
+            seen.asked = Asked { first, samples: std::mem::replace(&mut seen.samples, others) };
+        }
         if self.looks {
             let number = self.first + self.ahead.len() as u64;
             if self.ahead.back().is_some_and(|before| before.epoch() < seen.epoch()) {

@@ -1,14 +1,20 @@
 //! The chunk index: where each chunk lies, its route, and its name in messages.
 
+mod bad_chunks;
 mod foresight;
 mod reach;
 mod shard;
+mod sources;
+#[cfg(test)]
+mod tests_bad_chunks;
 #[cfg(test)]
 mod tests_foresight;
 
-pub(crate) use foresight::{Foresight, LATER, NEVER, Upcoming};
+pub(crate) use bad_chunks::BadChunks;
+pub(crate) use foresight::{Asked, Foresight, LATER, NEVER, Upcoming};
 pub(crate) use reach::{bytes_in_reach, chunks_in_reach};
 pub(crate) use shard::{Entries, ShardId, ShardIndex};
+pub(crate) use sources::Sources;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -81,6 +87,10 @@ pub(crate) struct Plan {
     pub shards: Vec<(ShardId, ChunkId)>,
     /// For each use the number of the next batch that needs the chunk, as [`Upcoming::next`].
     pub next: Vec<u64>,
+    /// As [`Upcoming::asked`].
+    pub asked: Asked,
+    /// If samples may be replaced: those of the batch.
+    pub samples: Vec<Sample>,
 }
 
 /// The dataset and the planner of a reader, shared by all its threads.
@@ -132,7 +142,7 @@ impl ChunkIndex {
             let remote = self.is_remote(id.array, id.part);
             chunks.push(ChunkInfo { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
         }
-        Plan { batch, chunks, shards, next: Vec::new() }
+        Plan { batch, chunks, shards, next: Vec::new(), asked: Asked::default(), samples: Vec::new() }
     }
 
     /// Plans a batch, of which [`Foresight`] tells when its chunks are needed again.
@@ -142,7 +152,9 @@ impl ChunkIndex {
             upcoming.next.is_empty() || upcoming.next.len() == plan.batch.uses.len(),
             "other chunks were seen"
         );
-        Plan { next: upcoming.next, ..plan }
+        let Upcoming { samples, next, asked } = upcoming;
+        let samples = if asked.samples.is_empty() { Vec::new() } else { samples };
+        Plan { next, asked, samples, ..plan }
     }
 
     pub fn part(&self, id: ChunkId) -> &ArrayPart {
@@ -183,6 +195,13 @@ impl ChunkIndex {
                 Location::Shard(ShardId { array: id.array, part: id.part, index }, entry)
             }
         }
+    }
+
+    /// Returns the shard of an inner chunk; `None` if the chunk isn't in a shard.
+    pub fn shard_of(&self, id: ChunkId) -> Option<ShardId> {
+        let sharding = self.part(id).sharding.as_ref()?;
+        let (index, _) = self.planner.shard_and_entry(id, &sharding.chunks_per_shard);
+        Some(ShardId { array: id.array, part: id.part, index })
     }
 
     /// Finds where a chunk lies, in a store whose values may be ranges of larger objects.
@@ -229,7 +248,7 @@ impl ChunkIndex {
     pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out))).unwrap_or_else(
-            |panic| Err(Error::runtime(format!("the decoder gave up: {}", dali_zarr_base::error::panic_text(&*panic)))),
+            |panic| Err(Error::damaged(format!("the decoder gave up: {}", dali_zarr_base::error::panic_text(&*panic)))),
         )
     }
 

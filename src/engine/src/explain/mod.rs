@@ -227,6 +227,7 @@ impl Explanation {
             "arrays": arrays,
             "segments": self.segments.to_json(),
             "missing_dates": (self.missing.0 > 0).then(|| json!({ "dates": self.missing.0, "samples_left_out": self.missing.1, "filled": self.filled })),
+            "on_bad_chunk": self.spec.resources.on_bad_chunk.name(),
             "order": match self.is_shuffled {
                 _ if self.is_pushed() => "pushed",
                 true => "shuffled",

@@ -313,6 +313,7 @@ mod tests {
             let (sender, events) = unbounded();
             let shared = Shared {
                 cache: None,
+                bad: Arc::default(),
                 chunk_index: unstarted.chunk_index,
                 ops: Arc::new(unstarted.ops),
                 stats: Arc::new(Stats::default()),

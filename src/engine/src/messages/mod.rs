@@ -30,7 +30,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 
 use crate::cache::Cache;
-use crate::chunk_index::{ChunkIndex, Plan, ShardId, ShardIndex};
+use crate::chunk_index::{BadChunks, ChunkIndex, Plan, ShardId, ShardIndex};
 use crate::stats::Stats;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_samples::assemble::Ops;
@@ -85,6 +85,7 @@ pub(crate) struct Shared {
     pub ops: Arc<Ops>,
     pub stats: Arc<Stats>,
     pub cache: Option<Arc<Cache>>,
+    pub bad: Arc<BadChunks>,
     pub events: Sender<Event>,
     /// Set when the reader is dropped. Queued work is skipped then.
     pub stop: Arc<AtomicBool>,

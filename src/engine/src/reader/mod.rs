@@ -22,7 +22,6 @@ mod routing;
 mod rows;
 pub(crate) mod shapes;
 mod shared_memory;
-mod sources;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -48,6 +47,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 use crate::budget::{MachineMemory, smallest};
 use crate::cache::Cache;
+use crate::chunk_index::BadChunks;
 use crate::cpu::DecodePool;
 use crate::gpu;
 use crate::gpu::driver;
@@ -63,7 +63,7 @@ use dali_zarr_base::nvtx;
 pub use dali_zarr_samples::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use dali_zarr_samples::dataset::Dataset;
 use dali_zarr_samples::geometry::Rows;
-use dali_zarr_samples::spec::{Device, Spec};
+use dali_zarr_samples::spec::{Device, OnBadChunk, Spec};
 #[doc(no_inline)]
 pub use dali_zarr_stores::credentials;
 use needs::{gds_buffer, rules};
@@ -185,9 +185,10 @@ impl Reader {
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             chunk_index,
-            ops: Arc::new(ops),
+            ops: Arc::new(if spec.resources.on_bad_chunk == OnBadChunk::Nan { ops.with_bad() } else { ops }),
             stats: Arc::clone(&stats),
             cache,
+            bad: Arc::new(BadChunks::new(spec.resources.on_bad_chunk)),
             events: events.clone(),
             stop: Arc::clone(&stop),
         };

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, bounded};
 
 use super::progress::Start;
-use super::sources::Sources;
-use crate::chunk_index::{Foresight, Plan, Upcoming};
+use crate::chunk_index::{Foresight, Plan, Sources, Upcoming};
 use crate::messages::{Event, Shared, spawn};
 use dali_zarr_samples::order::Pushes;
 
@@ -23,10 +22,14 @@ pub(super) fn plan_batches(
     requests: &Receiver<()>,
 ) {
     let Ok((mut order, first)) = start.recv() else { return };
-    let mut foresight = match pushes {
-        None => Foresight::new(&shared.chunk_index, order, first, move |k| k + batch),
+    let foresight = match pushes {
+        None => {
+            shared.bad.begins(&order);
+            Foresight::new(&shared.chunk_index, order, first, move |k| k + batch)
+        }
         Some(pushes) => Foresight::over(&shared.chunk_index, &mut order, pushes),
     };
+    let mut foresight = foresight.without(&shared.bad);
     let sources = Arc::new(Sources::new(&shared.chunk_index));
     let send = |plan: Box<Plan>| shared.events.send(Event::Planned(plan)).is_ok();
     let (to_second, given) = bounded::<Upcoming>(1);

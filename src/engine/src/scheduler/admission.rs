@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::chunks::{DecodedMemory, OutputPart, Wanted};
+use super::chunks::{ChunkState, DecodedMemory, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::{ReadChunk, ReadState};
 use crate::chunk_index::{ChunkInfo, Location};
@@ -58,6 +58,10 @@ impl Scheduler {
                 return;
             }
             let admitted = match location {
+                _ if self.is_known_bad(head.handle) => {
+                    self.resolve(head.handle, ChunkState::Bad);
+                    Admission::Done
+                }
                 Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
                 Location::Shard(shard, entry) => self.admit_shard(head, shard, entry),

@@ -8,11 +8,13 @@ use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::chunks::{Chunk, ChunkState, OutputPart};
 use super::{BatchAccount, Finished, Rules};
+use crate::chunk_index::Asked;
 use crate::messages::{Assembly, Handle, Served};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::{HostBuffer, Lease, Pool};
 use dali_zarr_samples::assemble::copied_bytes;
 use dali_zarr_samples::batch::{Batch, DeviceBuffers};
+use dali_zarr_samples::order::Sample;
 use dali_zarr_samples::plan::BatchPlan;
 
 /// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, however many jobs they have.
@@ -38,6 +40,14 @@ pub(super) struct PendingBatch {
     remaining: u32,
     /// The error with which it will be delivered.
     error: Option<Error>,
+    /// If samples that need bad chunks are replaced: the samples that were asked for.
+    asked: Asked,
+    /// If samples may be replaced: those of the plan.
+    pub samples: Vec<Sample>,
+    /// Whether a sample of it needs a bad chunk. Then it is planned again when all its jobs have run.
+    needs_bad: bool,
+    /// How often it was planned again.
+    pub replans: u32,
 }
 
 impl PendingBatch {
@@ -54,6 +64,16 @@ impl PendingBatch {
     /// Shortens its outputs to those of its samples.
     fn shorten(&mut self) {
         self.host.iter_mut().zip(&self.plan.bytes).for_each(|(buffer, &bytes)| buffer.shorten(bytes));
+    }
+
+    /// Whether it waits for other samples.
+    fn waits_for_samples(&self) -> bool {
+        self.needs_bad && self.error.is_none()
+    }
+
+    /// Returns how many of its samples took the places of others.
+    fn replaced(&self) -> u64 {
+        self.asked.samples.iter().zip(&self.samples).filter(|(asked, sample)| asked != sample).count() as u64
     }
 
     /// Whether no part of its outputs is lent.
@@ -76,6 +96,8 @@ pub(super) enum JobSource {
     Slot(u64, Layout),
     /// The chunk is missing: its jobs write the fill value.
     Missing,
+    /// The chunk is bad: its jobs write what the operations from this number on make of it.
+    Bad { ops: u32 },
 }
 
 /// The memory for outputs of batches.
@@ -99,6 +121,10 @@ pub(super) struct Batches {
     planned_jobs: usize,
     /// Number of batches that were delivered and that the consumer has not taken.
     untaken: usize,
+    /// Number of batches that need a bad chunk.
+    needing_bad: usize,
+    /// Number of samples of delivered batches that took the places of others, and were not counted.
+    replaced: u64,
     memory: OutputMemory,
     account: Option<BatchAccount>,
     /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
@@ -117,6 +143,8 @@ impl Batches {
             plans_asked: 0,
             planned_jobs: 0,
             untaken: 0,
+            needing_bad: 0,
+            replaced: 0,
             memory: pools.map_or_else(|| OutputMemory::Lent(VecDeque::new()), OutputMemory::Pools),
             account,
             failed: Vec::new(),
@@ -140,15 +168,77 @@ impl Batches {
         self.first + self.list.len() as u64
     }
 
+    /// Records the samples that were asked for as a planned batch, and those of its plan.
+    pub fn ask_for(&mut self, number: u64, asked: Asked, samples: Vec<Sample>) {
+        if let Some(batch) = self.get_mut(number) {
+            (batch.asked, batch.samples) = (asked, samples);
+        }
+    }
+
+    /// Records that a chunk may be decoded before the batches that need it and aren't active yet.
+    pub fn know(&mut self, chunk: &Chunk, handle: Handle) {
+        let end = self.active_end();
+        for &(number, i) in chunk.users().iter().filter(|user| user.0 >= end) {
+            if let Some(batch) = self.get_mut(number)
+                && (i as usize) < batch.plan.uses.len()
+                && !batch.known.contains(&(i, handle))
+            {
+                batch.known.push((i, handle));
+            }
+        }
+    }
+
+    /// Returns the next batch that needs a bad chunk and whose jobs have all run, and what was asked for.
+    pub fn to_be_planned_again(&self) -> Option<(u64, Asked)> {
+        let mut of = (self.first..).zip(self.list.iter().take(if self.needing_bad > 0 { self.active } else { 0 }));
+        let found = of.find(|(_, batch)| batch.waits_for_samples() && batch.remaining == 0);
+        found.map(|(number, batch)| (number, batch.asked.clone()))
+    }
+
+    /// Gives an active batch another plan, with these samples.
+    pub fn plan_again(
+        &mut self,
+        number: u64,
+        plan: BatchPlan,
+        known: Vec<(u32, Handle)>,
+        uses: u32,
+        samples: Vec<Sample>,
+    ) {
+        let Some(batch) = self.list.get_mut(number.wrapping_sub(self.first) as usize) else { return };
+        self.needing_bad -= usize::from(std::mem::take(&mut batch.needs_bad));
+        self.planned_jobs += plan.jobs.len() + plan.between.len();
+        self.planned_jobs -= batch.plan.jobs.len() + batch.plan.between.len();
+        batch.has_between = !plan.between.is_empty();
+        (batch.plan, batch.known, batch.samples) = (plan, known, samples);
+        (batch.uses, batch.remaining) = (uses, uses);
+        batch.replans += 1;
+        batch.host.iter_mut().for_each(HostBuffer::lengthen);
+        if !batch.has_between {
+            batch.shorten();
+        }
+    }
+
     /// Adds a planned batch. It is delivered when all its `uses` have run. With an `error` it fails.
     pub fn add(&mut self, plan: BatchPlan, known: Vec<(u32, Handle)>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len() + plan.between.len();
         let has_between = !plan.between.is_empty();
         let (outputs, host) = (Vec::new(), Vec::new());
-        let remaining = uses;
-        let lent = None;
-        self.list.push_back(PendingBatch { plan, known, outputs, host, lent, uses, has_between, remaining, error });
+        self.list.push_back(PendingBatch {
+            plan,
+            known,
+            outputs,
+            host,
+            lent: None,
+            uses,
+            has_between,
+            remaining: uses,
+            error,
+            asked: Asked::default(),
+            samples: Vec::new(),
+            needs_bad: false,
+            replans: 0,
+        });
     }
 
     /// Whether the batch after the active ones was requested, but is not planned yet.
@@ -217,25 +307,60 @@ impl Batches {
         (self.first..).zip(&self.list)
     }
 
-    /// Adds the jobs of a chunk's active users to `assembly`, for `most` users at most. Returns how many users were
-    /// served. Users whose batch was delivered with an error are dropped.
-    pub fn serve(&mut self, chunk: &mut Chunk, from: JobSource, most: usize, assembly: &mut Assembly) -> usize {
-        let end = self.active_end();
-        let n = chunk.uses_before(end).min(most);
+    /// Adds the jobs of a chunk's active users to `assembly`. Returns how many users were served. Users whose batch was
+    /// delivered with an error are dropped.
+    pub fn serve(&mut self, chunk: &mut Chunk, from: JobSource, assembly: &mut Assembly) -> usize {
+        let n = chunk.uses_before(self.active_end());
         let mut served = 0;
         for at in 0..n {
             let (number, i) = chunk.users()[at];
-            let Some(batch) = self.get(number) else { continue };
-            let range = batch.plan.uses[i as usize].jobs.clone();
-            let first = assembly.jobs.len();
-            assembly.jobs.extend_from_slice(&batch.plan.jobs[range]);
-            assembly.jobs[first..].iter_mut().for_each(|job| set_addresses(job, &batch.outputs, from));
-            assembly.serves(number, batch.ready());
-            chunk.serves(number);
-            served += 1;
+            served += usize::from(self.serve_use(chunk, from, number, i, assembly));
         }
         chunk.remove_uses(n);
         served
+    }
+
+    /// As [`Self::serve`], for the use of one batch.
+    pub fn serve_batch(&mut self, chunk: &mut Chunk, from: JobSource, number: u64, assembly: &mut Assembly) -> usize {
+        let of_batch = chunk.take_use_of(number);
+        of_batch.map_or(0, |i| usize::from(self.serve_use(chunk, from, number, i, assembly)))
+    }
+
+    /// Adds the jobs of one use to `assembly`. Returns whether its batch is there.
+    fn serve_use(&self, chunk: &mut Chunk, from: JobSource, number: u64, i: u32, assembly: &mut Assembly) -> bool {
+        let Some(batch) = self.get(number) else { return false };
+        let range = batch.plan.uses[i as usize].jobs.clone();
+        let first = assembly.jobs.len();
+        assembly.jobs.extend_from_slice(&batch.plan.jobs[range]);
+        assembly.jobs[first..].iter_mut().for_each(|job| set_addresses(job, &batch.outputs, from));
+        assembly.serves(number, batch.ready());
+        chunk.serves(number);
+        true
+    }
+
+    /// Takes back what a chunk served to these batches: it was not decoded, so its jobs did not run.
+    pub fn take_back(&mut self, chunk: &mut Chunk, serving: &[u64]) {
+        for &number in serving {
+            let Some(batch) = self.get_mut(number) else { continue };
+            let of_chunk = batch.plan.uses.iter().position(|u| u.chunk == chunk.id());
+            if let Some(i) = of_chunk {
+                batch.remaining += 1;
+                chunk.need_before(number, i as u32);
+            }
+        }
+    }
+
+    /// Removes the uses of a bad chunk by active batches, which will be planned again without it.
+    pub fn let_go(&mut self, chunk: &mut Chunk) {
+        let n = chunk.uses_before(self.active_end());
+        for &(number, _) in &chunk.users()[..n] {
+            if let Some(batch) = self.get_mut(number) {
+                batch.remaining -= 1;
+                let is_first = !std::mem::replace(&mut batch.needs_bad, true);
+                self.needing_bad += usize::from(is_first);
+            }
+        }
+        chunk.remove_uses(n);
     }
 
     /// If the chunk failed, fails the active batches that need it.
@@ -270,7 +395,9 @@ impl Batches {
     /// Adds the jobs between elements of a batch whose other jobs have run to `assembly`, so that they count as `uses` uses. Returns false
     /// if there is no such batch.
     pub fn serve_between(&mut self, uses: u32, assembly: &mut Assembly) -> bool {
-        let is_due = |batch: &&mut PendingBatch| batch.has_between && batch.remaining == 0 && batch.error.is_none();
+        let is_due = |batch: &&mut PendingBatch| {
+            batch.has_between && batch.remaining == 0 && batch.error.is_none() && !batch.needs_bad
+        };
         let mut active = (self.first..).zip(self.list.iter_mut().take(self.active));
         let Some((number, batch)) = active.find(|(_, batch)| is_due(&batch)) else { return false };
         (batch.has_between, batch.remaining) = (false, uses);
@@ -298,6 +425,11 @@ impl Batches {
     }
 
     // ---- delivery ----
+
+    /// Returns how many samples of delivered batches took the places of others since the last call.
+    pub fn take_replaced(&mut self) -> u64 {
+        std::mem::take(&mut self.replaced)
+    }
 
     /// Returns the number of batches that were delivered and that the consumer has not taken.
     pub fn untaken(&self) -> usize {
@@ -334,7 +466,8 @@ impl Batches {
     /// fails.
     pub fn deliver(&mut self, broken: Option<&Error>) -> Option<Finished> {
         let next = self.list.front()?;
-        let done = next.remaining == 0 && next.active() && (!next.has_between || next.error.is_some());
+        let ran = next.remaining == 0 && (!next.has_between || next.error.is_some());
+        let done = ran && next.active() && !next.waits_for_samples();
         if !done && (broken.is_none() || self.is_full()) {
             return None;
         }
@@ -343,12 +476,15 @@ impl Batches {
         self.active = self.active.saturating_sub(1);
         self.planned_jobs -= batch.plan.jobs.len() + batch.plan.between.len();
         self.untaken += 1;
+        self.needing_bad -= usize::from(batch.needs_bad);
         debug_assert!(!done || batch.is_whole(), "a batch is finished while a part of it is lent");
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
             None => {
                 batch.shorten();
+                self.replaced += batch.replaced();
                 let BatchPlan { samples, lengths, names, .. } = batch.plan;
-                Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), samples, lengths, names }))
+                let buffers = batch.lent.map(|l| l.id);
+                Some(Ok(Batch { host: batch.host, buffers, samples, lengths, names }))
             }
             Some(e) if done => {
                 // The batch failed, so nobody sees its outputs, and they can be used again.
@@ -406,6 +542,11 @@ pub(super) fn set_addresses(job: &mut Job, outputs: &[u64], from: JobSource) {
             job.arrange(base, layout);
         }
         JobSource::Missing => {
+            job.source = Source::Fill as u32;
+            job.src = 0;
+        }
+        JobSource::Bad { ops } => {
+            job.op += ops;
             job.source = Source::Fill as u32;
             job.src = 0;
         }

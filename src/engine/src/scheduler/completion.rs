@@ -1,4 +1,4 @@
-//! Handles chunks after they were read, decoded or failed: they go to decoders, serve the batches that need them, and
+//! Handles chunks after they were read, decoded, found bad or failed: they go to decoders, serve the batches that need them, and
 //! are kept, evicted or removed.
 
 use dali_zarr_kernels::{Job, Layout};
@@ -70,7 +70,10 @@ impl Scheduler {
             }
             let chunk = &self.chunks[handle];
             let state = match result {
-                Err(e) => ChunkState::Failed(e.clone()),
+                Err(e) => {
+                    self.broken_chunk(handle, e.clone(), None);
+                    continue;
+                }
                 // The shard was deleted after its index was read. Its chunks must not become fill values.
                 _ if matches!(chunk.info().location, Location::Shard(..)) => {
                     let gone = Error::coded(Code::Replaced, "the shard vanished while it was read");
@@ -158,9 +161,11 @@ impl Scheduler {
         let from = self.job_source(handle);
         let chunk = &mut self.chunks[handle];
         chunk.decode();
-        // A chunk that is decoded to an output serves only the user that it was admitted for.
-        let most = if chunk.output().is_some() { 1 } else { usize::MAX };
-        let served = self.batches.serve(chunk, from, most, assembly);
+        let served = match chunk.output() {
+            // A chunk that is decoded to an output serves only the user that it was admitted for.
+            Some(part) => self.batches.serve_batch(chunk, from, part.batch, assembly),
+            None => self.batches.serve(chunk, from, assembly),
+        };
         Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
 
@@ -169,13 +174,14 @@ impl Scheduler {
         let chunk = &self.chunks[handle];
         match (chunk.state(), chunk.slot(), chunk.decoded()) {
             (ChunkState::Missing, ..) => JobSource::Missing,
+            (ChunkState::Bad, ..) => JobSource::Bad { ops: self.shared.ops.bad_from() },
             (_, Some(slot), _) => JobSource::Slot(self.memory.slot_address(slot), chunk.layout()),
             (_, None, Some(lease)) => JobSource::Slot(lease.address(), chunk.layout()),
             (_, None, None) => JobSource::Slot(0, Layout::NONE),
         }
     }
 
-    // ---- chunks that are decoded, missing or failed ----
+    // ---- chunks that are decoded, missing, bad or failed ----
 
     /// Records that the jobs of a task or wave have run: these uses are served, and the ready jobs have read these
     /// chunks.
@@ -211,10 +217,10 @@ impl Scheduler {
         }
     }
 
-    /// Fails a chunk that can't be decoded, and removes it from the cache: its bytes may have been damaged on the way.
+    /// Handles a chunk that can't be decoded, and removes it from the cache: its bytes may have been damaged on the way.
     pub(super) fn undecodable(&mut self, handle: Handle, error: Error) {
         self.forget(handle);
-        self.resolve(handle, ChunkState::Failed(error));
+        self.broken_chunk(handle, error, None);
     }
 
     fn forget(&self, handle: Handle) {
@@ -238,7 +244,7 @@ impl Scheduler {
         cache.forget(&cache.name(number, &chunk_index.key(chunk.id()), part, len));
     }
 
-    /// Handles a chunk that is missing or failed: frees its memory and serves its active users.
+    /// Handles a chunk that is missing, bad or failed: frees its memory and serves its active users.
     pub(super) fn resolve(&mut self, handle: Handle, state: ChunkState) {
         if matches!(state, ChunkState::Missing) {
             Stats::add(&self.shared.stats.chunks_missing, 1);
@@ -256,7 +262,7 @@ impl Scheduler {
         self.serve_resolved(handle);
     }
 
-    /// Serves the active users of a chunk that is decoded, missing or failed.
+    /// Serves the active users of a chunk that is decoded, missing, bad or failed.
     pub(super) fn serve_resolved(&mut self, handle: Handle) {
         self.serve_ready(handle, 0);
     }
@@ -270,8 +276,10 @@ impl Scheduler {
         if !chunk.users().is_empty() {
             if matches!(chunk.state(), ChunkState::Failed(_)) {
                 self.batches.fail(chunk);
+            } else if matches!(chunk.state(), ChunkState::Bad) && self.shared.bad.replaces() {
+                self.batches.let_go(chunk);
             } else {
-                let served = self.batches.serve(chunk, from, usize::MAX, &mut self.ready_jobs.assembly);
+                let served = self.batches.serve(chunk, from, &mut self.ready_jobs.assembly);
                 if served > 0 {
                     chunk.pin();
                     self.ready_jobs.pinned.push(handle);
@@ -370,7 +378,7 @@ impl Scheduler {
             {
                 self.chunks.remove(handle);
             }
-            // Missing or failed: it takes no memory.
+            // Missing, bad or failed: it takes no memory.
             (Some(_), false) => {}
             (None, true) if late && no_shortage => self.chunks.keep(handle),
             (None, _) => {

@@ -11,12 +11,13 @@
 //! chunks), [`Batches`], [`ChunkMemory`], [`Reads`], [`Shards`] (indexes), [`Waves`] with [`Sharing`]. The owners don't
 //! know each other: they get what they need as arguments. The [`Scheduler`] moves chunks between them: this file
 //! handles events and starts batches, [`admission`] decides what is read ([`merging`]: of chunks in one object),
-//! [`completion`] handles chunks that were read or decoded, [`oversized`] those for which too little memory was
+//! [`completion`] handles chunks that were read or decoded, [`bad_chunks`] those that can't be decoded, [`oversized`] those for which too little memory was
 //! reserved, [`lanes`] hands waves to the GPU, and [`give_back`] gives memory to other readers. [`setup`] has what a
 //! scheduler is made of.
 
 mod admission;
 mod aligned_bursts;
+mod bad_chunks;
 mod batches;
 mod chunks;
 mod completion;
@@ -47,7 +48,7 @@ use batches::{Batches, JobSource, set_addresses};
 use chunks::{ChunkState, Chunks};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_samples::batch::Batch;
-use dali_zarr_samples::plan::ChunkId;
+use dali_zarr_samples::plan::{BatchPlan, ChunkId};
 use memory::{ChunkMemory, MemoryKind, MemoryShortage};
 use reads::{ReadChunk, Reads};
 pub(crate) use setup::{BatchAccount, DeviceArena, ReaderMemory, Rules, Setup};
@@ -236,7 +237,11 @@ impl Scheduler {
                 }
                 for handle in self.shards.set(shard, known) {
                     match &error {
-                        Some(e) => self.resolve(handle, ChunkState::Failed(e.clone())),
+                        // An index of the store itself isn't a shard's.
+                        Some(e) if self.shared.chunk_index.sharded(shard.array, shard.part).is_none() => {
+                            self.resolve(handle, ChunkState::Failed(e.clone()));
+                        }
+                        Some(e) => self.broken_chunk(handle, e.clone(), Some(shard)),
                         None => self.requeue(handle),
                     }
                 }
@@ -296,14 +301,15 @@ impl Scheduler {
             self.flush_ready_jobs();
             let cpu_lacks_memory = self.decode_on_idle_cores();
             self.launch(cpu_lacks_memory);
-            if !self.deliver() {
+            let replaced = self.replace_samples();
+            if !self.deliver() && !replaced {
                 return;
             }
         }
     }
 
     fn planned(&mut self, plan: Plan) {
-        let Plan { batch: plan, chunks, shards, next } = plan;
+        let Plan { batch: plan, chunks, shards, next, asked, samples } = plan;
         // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
             if self.shards.begin_read_ahead(shard) {
@@ -327,9 +333,15 @@ impl Scheduler {
                 self.chunks.foresee(handle, next);
             }
         }
-        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
-        let all = plan.uses.len() as u32 + extra;
+        let all = self.uses_of(&plan);
         self.batches.add(plan, known, all, self.broken.clone());
+        self.batches.ask_for(batch, asked, samples);
+    }
+
+    /// Returns the number of uses of a planned batch.
+    fn uses_of(&self, plan: &BatchPlan) -> u32 {
+        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
+        plan.uses.len() as u32 + extra
     }
 
     /// Activates planned batches while there is memory for outputs, and serves them with the chunks that are decoded
@@ -387,6 +399,7 @@ impl Scheduler {
                 self.waves.sharing.queue_is_full();
             }
             Stats::add(&self.shared.stats.batches, finished.is_ok().into());
+            Stats::add(&self.shared.stats.samples_replaced, self.batches.take_replaced());
             let _ = self.finished.send(finished);
             any = true;
         }

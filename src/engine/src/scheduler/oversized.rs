@@ -40,13 +40,14 @@ impl Scheduler {
         let chunk_index = &self.shared.chunk_index;
         let (id, decoded) = (self.chunks[handle].id(), self.chunks[handle].info().decoded);
         let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
-        let wrong = |e: String| Err(Error::runtime(e).at(chunk_index.site(id)));
+        let site = || chunk_index.site(id);
         let encoded = match usize::try_from(encoded) {
             Ok(encoded) if encoded <= most => encoded,
             _ => {
-                return wrong(format!(
+                return Err(Error::damaged(format!(
                     "expected at most {most} encoded bytes for {decoded} decoded ones, but found {encoded}; the chunk is damaged"
-                ));
+                ))
+                .at(site()));
             }
         };
         // On the CPU the decoded chunk lies in the same block, unless it is decoded to an output.
@@ -56,11 +57,12 @@ impl Scheduler {
         if needed <= capacity {
             return Ok(());
         }
-        wrong(format!(
+        Err(Error::runtime(format!(
             "expected at most {} encoded bytes for {decoded} decoded ones, for which there is memory, but found {encoded}; give a \
              host_memory_limit of {} or more, unless the chunk is damaged",
             capacity.saturating_sub(beside),
             self.rules.limit_finder.limit_for(needed)
         ))
+        .at(site()))
     }
 }

@@ -1,7 +1,7 @@
 //! Random worlds for the scheduler: random data sets, readers and memory limits, run in
 //! [`crate::scheduler::simulation`], which checks what the scheduler promises. Some readers are dropped, at any moment or
 //! after any batch. A new reader with another memory limit then restores their checkpoint and goes on. The order of some
-//! is a caller's, who pushes some batches ahead.
+//! is a caller's, who pushes some batches ahead. In some, chunks are bad, and the reader goes on without them.
 //!
 //! [`scheduler_speed`] measures the scheduler in a world that isn't random.
 //!
@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::budget::MachineMemory;
 use crate::explain::memory::simulated;
+use crate::reader::opening::UnstartedReader;
 use crate::scheduler::simulation::random::{self, Caller, Life, Random, SimulatedReader};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::random::key;
-use dali_zarr_samples::order::Order;
-use dali_zarr_samples::spec::OrderSource;
+use dali_zarr_samples::order::{Order, Sample};
+use dali_zarr_samples::spec::{OnBadChunk, OrderSource};
 use stores::RandomReader;
 
 pub use speed::{Speed, scheduler_speed};
@@ -54,8 +55,11 @@ fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
     let mut expected = unstarted.order.clone();
     let is_pushed = drawn.spec.order.order == OrderSource::Pushed;
     let caller = is_pushed.then(|| Caller { seed, samples: unstarted.order.samples() });
+    let on_bad_chunk = [OnBadChunk::Error, OnBadChunk::Nan, OnBadChunk::Skip][random.below(3) as usize];
+    let bad = if random.chance(0.5) { 0.0 } else { random.below(50) as f64 / 100.0 };
     for number in 0.. {
-        let mut life = Life { seed, unusual, batches: batches - taken, taken: batches - taken, work: u64::MAX };
+        let (batches_left, work) = (batches - taken, u64::MAX);
+        let mut life = Life { seed, unusual, batches: batches_left, taken: batches_left, work, bad, on_bad_chunk };
         // After two checkpoints the reader lives to the end.
         match random.below(if number < 2 { 8 } else { 0 }) {
             1 => life.work = random.below(60),
@@ -65,9 +69,17 @@ fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
         let reader = SimulatedReader { caller, ..reader(drawn, &mut random, order.clone(), delivered)? };
         let lived = random::live(&life, Random::new(key(&[seed, number])), reader)?;
         for (sample, k) in lived.samples.into_iter().zip(first + taken * batch..) {
-            let expected = caller.map_or_else(|| expected.sample(k), |caller| caller.sample(k));
-            if sample != expected {
-                return Err(Error::runtime(format!("expected {expected:?}, but sample {k} is {sample:?}")));
+            let Some(sample) = sample else { continue };
+            let wanted = match caller {
+                Some(caller) => {
+                    let begin = k - (k - first) % batch;
+                    let others = (k..begin + batch).chain(begin..k);
+                    replaced(&life, unstarted, others.map(|k| caller.sample(k)))
+                }
+                None => replaced(&life, unstarted, of_epoch(&mut expected, k)),
+            };
+            if Some(sample) != wanted {
+                return Err(Error::runtime(format!("expected {wanted:?}, but sample {k} is {sample:?}")));
             }
         }
         taken += lived.batches;
@@ -79,6 +91,23 @@ fn live(seed: u64, readers: &[RandomReader], unusual: bool) -> Result<()> {
         (order, delivered) = unstarted.order.resume(&unstarted.identity.read(&checkpoint)?)?;
     }
     Ok(())
+}
+
+/// Returns the first of these samples; if samples are replaced, the first that needs no bad chunk.
+fn replaced(life: &Life, reader: &UnstartedReader, mut samples: impl Iterator<Item = Sample>) -> Option<Sample> {
+    let replaces = life.on_bad_chunk == OnBadChunk::Skip && life.bad > 0.0;
+    samples.find(|&sample| !replaces || !life.needs_bad(&reader.chunk_index, sample))
+}
+
+/// Returns the samples of the epoch of sample `k`, from this one on, and then those before it.
+fn of_epoch(order: &mut Order, k: u64) -> impl Iterator<Item = Sample> {
+    let epoch = order.locate(k).0;
+    let mut first = k;
+    while first > 0 && order.locate(first - 1).0 == epoch {
+        first -= 1;
+    }
+    let end = (k..).find(|&at| order.locate(at).0 != epoch).unwrap_or(k);
+    (k..end).chain(first..k).map(|at| order.sample(at))
 }
 
 /// Makes a reader of samples in this order that has delivered some of them, with random limits on memory.

@@ -105,3 +105,16 @@ pub unsafe extern "C" fn dali_zarr_all_stats(json: *mut *const c_char) -> i32 {
         unsafe { put(json, keep_text(&stats), "json") }
     })
 }
+
+/// The bad chunks that the reader with a number has found.
+///
+/// # Safety
+/// `json` is null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_bad_chunks(reader: u64, json: *mut *const c_char) -> i32 {
+    call(|| {
+        let found = registry::bad_chunks(reader)?.to_string();
+        // SAFETY: the caller's promise.
+        unsafe { put(json, keep_text(&found), "json") }
+    })
+}

@@ -43,6 +43,8 @@ pub struct Ops {
     /// Values that don't fit in the operations, which hold their addresses: long lists of missing values, and tables of
     /// channels (mean and stddev of each channel).
     numbers: Arc<[f64]>,
+    /// Number of operations for chunks that can be decoded. Behind them are as many for bad chunks, if there are any.
+    plain: usize,
 }
 
 impl Ops {
@@ -66,9 +68,25 @@ impl Ops {
             }
             all.push(op);
         }
-        let all = Self { all, numbers: numbers.into() };
+        let plain = all.len();
+        let all = Self { all, numbers: numbers.into(), plain };
         let ops = all.moved(0, all.numbers.as_ptr() as u64);
         Self { all: ops, ..all }
+    }
+
+    /// Adds an operation for bad chunks for each operation: that of operation `i` is operation `i +`[`Self::bad_from`]. Jobs with
+    /// [`Source::Fill`] have it.
+    #[must_use]
+    pub fn with_bad(mut self) -> Self {
+        let bad: Vec<Op> = self.all[..self.plain].iter().map(of_bad_chunk).collect();
+        self.all.truncate(self.plain);
+        self.all.extend(bad);
+        self
+    }
+
+    /// Returns the number of the first operation for bad chunks, if there are any.
+    pub fn bad_from(&self) -> u32 {
+        self.plain as u32
     }
 
     /// The values that don't fit in the operations, to be copied to a device.
@@ -112,6 +130,27 @@ impl Deref for Ops {
 
     fn deref(&self) -> &[Op] {
         &self.all
+    }
+}
+
+/// Returns the operation that writes the elements of a bad chunk, whose fill value stands for each of them: NaN, which goes
+/// through all that follows decoding. An output without NaN has the fill value of a missing chunk.
+fn of_bad_chunk(op: &Op) -> Op {
+    if !DType::ALL[op.dst_dtype as usize].is_float() {
+        return *op;
+    }
+    // The type of the stored elements may have no NaN.
+    let decoded = DType::F64 as i32;
+    Op {
+        src_dtype: decoded,
+        decoded,
+        swap: 0,
+        num_missing: 0,
+        missing: [0; MAX_INLINE],
+        has_scale: 0,
+        has_offset: 0,
+        fill: f64::NAN.to_bits(),
+        ..*op
     }
 }
 

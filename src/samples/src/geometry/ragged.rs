@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{ArrayShape, Geometry, Role, Rows, TableStarts, layout};
-use crate::spec::{Concat, DimKey, OrderSource, Spec};
+use crate::spec::{Concat, DimKey, OnBadChunk, OrderSource, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 impl Rows {
@@ -151,9 +151,10 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let others = geometry.samples / count;
     // How often a batch may hold the same row. Padding repeats the last sample. Without padding, a batch may reach over
     // the ends of epochs, and one of these may be the rest that other shards left. Samples that are drawn by weights or
-    // pushed may come any number of times.
+    // pushed, and those that replace others, may come any number of times.
     let order = &spec.order;
-    let times = if order.pad_last_batch || order.weights.is_some() || order.order == OrderSource::Pushed {
+    let replaces = spec.resources.on_bad_chunk == OnBadChunk::Skip;
+    let times = if order.pad_last_batch || order.weights.is_some() || order.order == OrderSource::Pushed || replaces {
         batch
     } else {
         let shard = (geometry.samples / spec.order.num_shards.max(1) as u64).max(1);

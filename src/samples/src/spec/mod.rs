@@ -24,7 +24,7 @@ use dali_zarr_stores as store;
 pub use by_name::{OutputDims, PerDim, PerOutput};
 pub use order::DEFAULT_SEED;
 pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
-pub use resources::{DecodeDevice, Io, ResourceArguments};
+pub use resources::{DecodeDevice, Io, OnBadChunk, ResourceArguments};
 pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};
 pub use source::{Aligned, ArrayArgument, DimKey, Pick, SourceArguments, is_location};

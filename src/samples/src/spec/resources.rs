@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::read::{bytes, positive_or_none};
 
-/// The arguments for the resources that read, cache and decode chunks. They never change delivered values.
+/// The arguments for the resources that read, cache and decode chunks. They never change delivered values, except
+/// `on_bad_chunk`, where chunks are damaged.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct ResourceArguments {
@@ -47,6 +48,8 @@ pub struct ResourceArguments {
     /// Number of threads that decode on the CPU. `None`: chosen by the number of cores.
     #[serde(deserialize_with = "positive_or_none")]
     pub decode_threads: Option<usize>,
+    /// What becomes of a chunk whose bytes can't be decoded.
+    pub on_bad_chunk: OnBadChunk,
 }
 
 impl Default for ResourceArguments {
@@ -65,6 +68,7 @@ impl Default for ResourceArguments {
             io_threads: None,
             io_concurrency: None,
             decode_threads: None,
+            on_bad_chunk: OnBadChunk::Error,
         }
     }
 }
@@ -79,6 +83,30 @@ pub enum DecodeDevice {
     Gpu,
     /// The CPU.
     Cpu,
+}
+
+/// What becomes of a chunk whose bytes can't be decoded, or of a shard whose index is damaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBadChunk {
+    /// The batches that need it fail.
+    #[default]
+    Error,
+    /// Its elements are NaN in floating-point outputs. In others they are what those of a missing chunk are.
+    Nan,
+    /// A sample that needs it is replaced by the next one that needs no such chunk.
+    Skip,
+}
+
+impl OnBadChunk {
+    /// Returns the name that users give.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Nan => "nan",
+            Self::Skip => "skip",
+        }
+    }
 }
 
 /// How chunks of local stores are read.

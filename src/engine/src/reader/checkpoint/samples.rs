@@ -83,7 +83,7 @@ fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
 fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weights>) -> Map<String, Value> {
     // A new argument of samples or order must be added here, and described if it decides which samples there are, how
     // they are computed or when they come. Arguments of source and values are described with the arrays. Other
-    // arguments change nothing.
+    // arguments change nothing: what `on_bad_chunk` puts in place of damaged data moves no other sample.
     let SampleArguments {
         stack_arrays,
         offsets,

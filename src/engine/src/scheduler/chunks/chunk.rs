@@ -41,6 +41,8 @@ pub(in crate::scheduler) struct Chunk {
     unmerged: bool,
     /// Whether a decode thread decodes it now although the GPU could.
     is_shared: bool,
+    /// Whether it was read again because its bytes couldn't be decoded.
+    retried: bool,
 
     /// Device memory for its decoded bytes, if batches are delivered to a GPU.
     slot: Option<arena::Range>,
@@ -83,6 +85,7 @@ impl Chunk {
             read: false,
             unmerged: false,
             is_shared: false,
+            retried: false,
             slot: None,
             payload: None,
             id,
@@ -97,7 +100,7 @@ impl Chunk {
     pub fn renew(&mut self, id: ChunkId, info: ChunkInfo, order: u64) {
         debug_assert!(matches!(self.state, ChunkState::Gone), "still in the table: {self:?}");
         (self.id, self.info, self.state, self.order) = (id, info, ChunkState::Wanted, order);
-        (self.read, self.unmerged, self.is_shared, self.oversized) = (false, false, false, None);
+        (self.read, self.unmerged, self.is_shared, self.retried, self.oversized) = (false, false, false, false, None);
         self.layout = Layout::NONE;
         self.serving.clear();
     }
@@ -176,9 +179,12 @@ impl Chunk {
         self.payload.take()
     }
 
-    /// It is missing or failed. Its memory must have been given back.
+    /// It is missing, bad or failed. Its memory must have been given back.
     pub fn resolve(&mut self, state: ChunkState) {
-        debug_assert!(matches!(state, ChunkState::Missing | ChunkState::Failed(_)), "resolved as {state:?}");
+        debug_assert!(
+            matches!(state, ChunkState::Missing | ChunkState::Bad | ChunkState::Failed(_)),
+            "resolved as {state:?}"
+        );
         debug_assert!(!self.has_decoded() && self.payload.is_none(), "a chunk without bytes has memory: {self:?}");
         self.enter(state);
     }
@@ -230,6 +236,11 @@ impl Chunk {
         self.unmerged = true;
     }
 
+    /// Records that its bytes can't be decoded. Whether it may be read once more.
+    pub fn retries(&mut self) -> bool {
+        !std::mem::replace(&mut self.retried, true)
+    }
+
     /// Lets a decode thread decode it to `to`, although the GPU could.
     pub fn share(&mut self, to: Lease) {
         debug_assert!(matches!(self.state, ChunkState::Fetched), "shared too late: {self:?}");
@@ -248,6 +259,19 @@ impl Chunk {
     pub fn need(&mut self, batch: u64, chunk_use: u32) {
         debug_assert!(self.users.last().is_none_or(|last| *last < (batch, chunk_use)), "users come in order");
         self.users.push((batch, chunk_use));
+    }
+
+    /// Adds a use of a batch before others: a batch that is planned again, or a use that was served in vain.
+    pub fn need_before(&mut self, batch: u64, chunk_use: u32) {
+        let at = self.users.partition_point(|user| *user < (batch, chunk_use));
+        debug_assert!(self.users.get(at) != Some(&(batch, chunk_use)), "a use is needed once");
+        self.users.insert(at, (batch, chunk_use));
+    }
+
+    /// Removes the use of this batch, and returns its number in the batch's plan.
+    pub fn take_use_of(&mut self, batch: u64) -> Option<u32> {
+        let at = self.users.iter().position(|user| user.0 == batch && user.1 != FORESEEN)?;
+        Some(self.users.remove(at).1)
     }
 
     /// Records that this batch, which is not planned yet, will need it.

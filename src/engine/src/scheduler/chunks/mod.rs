@@ -75,6 +75,28 @@ impl Chunks {
         handle
     }
 
+    /// Records that an active batch, which is planned again, needs a chunk. As [`Self::need`] otherwise.
+    pub fn need_again(&mut self, id: ChunkId, info: ChunkInfo, batch: u64, chunk_use: u32) -> Handle {
+        let (handle, new) = self.table.entry(id, info, self.order + 1);
+        if new {
+            self.order += 1;
+            if !self.dropped.is_empty() && self.dropped.remove(&id).is_some() {
+                self.table[handle].mark_read();
+            }
+        }
+        let before = self.table[handle].first_batch().unwrap_or(NOT_YET);
+        let was_kept = self.kept.remove(&(before, handle));
+        let chunk = &mut self.table[handle];
+        chunk.need_before(batch, chunk_use);
+        if was_kept {
+            self.keep(handle);
+        } else if matches!(chunk.state(), ChunkState::Wanted) {
+            let order = chunk.order();
+            self.queue.push_again(Wanted { batch, order, handle });
+        }
+        handle
+    }
+
     /// Records that a batch which is not planned yet will need a chunk. [`Self::need`] follows when it is planned.
     pub fn foresee(&mut self, handle: Handle, batch: u64) {
         self.table[handle].foresee(batch);

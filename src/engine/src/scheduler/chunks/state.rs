@@ -19,6 +19,8 @@ pub(in crate::scheduler) enum ChunkState {
     Ready,
     /// The store does not have it.
     Missing,
+    /// Its bytes can't be decoded, and the reader goes on without it.
+    Bad,
     /// It could not be read or decoded.
     Failed(Error),
     /// Removed from the table. Its handle is free.
@@ -26,24 +28,24 @@ pub(in crate::scheduler) enum ChunkState {
 }
 
 impl ChunkState {
-    /// Whether the outcome is known (decoded, missing or failed), so that its users can be served.
+    /// Whether the outcome is known (decoded, missing, bad or failed), so that its users can be served.
     pub fn is_resolved(&self) -> bool {
-        matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
+        matches!(self, Self::Ready | Self::Missing | Self::Bad | Self::Failed(_))
     }
 
     /// Whether a chunk in this state may enter the state `next`.
     pub fn leads_to(&self, next: &Self) -> bool {
-        use ChunkState::{AwaitsIndex, Decoding, Failed, Fetched, Fetching, Gone, Missing, Ready, Wanted};
+        use ChunkState::{AwaitsIndex, Bad, Decoding, Failed, Fetched, Fetching, Gone, Missing, Ready, Wanted};
         match self {
-            Wanted => matches!(next, AwaitsIndex | Fetching | Missing | Failed(_) | Gone),
-            AwaitsIndex => matches!(next, Wanted | Failed(_)),
+            Wanted => matches!(next, AwaitsIndex | Fetching | Missing | Bad | Failed(_) | Gone),
+            AwaitsIndex => matches!(next, Wanted | Bad | Failed(_)),
             // A value that is oversized, or whose merged read failed, is read again.
-            Fetching => matches!(next, Wanted | Fetched | Decoding | Ready | Missing | Failed(_)),
+            Fetching => matches!(next, Wanted | Fetched | Decoding | Ready | Missing | Bad | Failed(_)),
             Fetched => matches!(next, Decoding),
-            // The CPU may decode for a lane.
-            Decoding => matches!(next, Fetched | Ready | Failed(_)),
+            // The CPU may decode for a lane. What can't be decoded may be read once more.
+            Decoding => matches!(next, Wanted | Fetched | Ready | Bad | Failed(_)),
             Ready => matches!(next, Wanted | Gone),
-            Missing | Failed(_) => matches!(next, Gone),
+            Missing | Bad | Failed(_) => matches!(next, Gone),
             Gone => false,
         }
     }

@@ -23,6 +23,26 @@ struct Expected {
     by_place: HashMap<(u32, u64), usize>,
     /// Addresses of its outputs. Empty until a job of it runs.
     outputs: Vec<u64>,
+    /// How often it was planned again.
+    replans: u32,
+}
+
+impl Expected {
+    fn new(samples: Vec<Sample>, plan: &BatchPlan, replans: u32) -> Self {
+        let (jobs, by_place, outputs) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut expected = Self { samples, jobs, done: Vec::new(), before_between: 0, by_place, outputs, replans };
+        let mut add = |job: &Job, chunk| {
+            expected.by_place.insert((job.output, job.dst), expected.jobs.len());
+            expected.jobs.push(chunk);
+        };
+        for chunk_use in &plan.uses {
+            plan.jobs[chunk_use.jobs.clone()].iter().for_each(|job| add(job, Some(chunk_use.chunk)));
+        }
+        plan.pads.iter().chain(&plan.between).for_each(|job| add(job, None));
+        expected.before_between = expected.jobs.len() - plan.between.len();
+        expected.done = vec![false; expected.jobs.len()];
+        expected
+    }
 }
 
 /// The batches that were planned and not delivered yet.
@@ -40,19 +60,18 @@ impl Batched {
 
     /// Records a planned batch of these samples.
     pub fn plan(&mut self, samples: Vec<Sample>, plan: &BatchPlan) {
-        let (jobs, by_place, outputs) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut expected = Expected { samples, jobs, done: Vec::new(), before_between: 0, by_place, outputs };
-        let mut add = |job: &Job, chunk| {
-            expected.by_place.insert((job.output, job.dst), expected.jobs.len());
-            expected.jobs.push(chunk);
-        };
-        for chunk_use in &plan.uses {
-            plan.jobs[chunk_use.jobs.clone()].iter().for_each(|job| add(job, Some(chunk_use.chunk)));
+        self.list.push_back(Expected::new(samples, plan, 0));
+    }
+
+    /// Takes note of the batches that were planned again, with other samples.
+    pub fn follow(&mut self, batches: &Batches) {
+        for (number, batch) in batches.iter() {
+            if let Some(expected) = self.list.get_mut((number - self.first) as usize)
+                && expected.replans != batch.replans
+            {
+                *expected = Expected::new(batch.samples.clone(), &batch.plan, batch.replans);
+            }
         }
-        plan.pads.iter().chain(&plan.between).for_each(|job| add(job, None));
-        expected.before_between = expected.jobs.len() - plan.between.len();
-        expected.done = vec![false; expected.jobs.len()];
-        self.list.push_back(expected);
     }
 
     /// Finds the batch and the job that writes at an address.

@@ -106,6 +106,7 @@ pub(crate) fn shared(chunk_index: &Arc<ChunkIndex>, ops: Ops) -> Shared {
         ops: Arc::new(ops),
         stats: Arc::new(Stats::default()),
         cache: None,
+        bad: Arc::default(),
         events: unbounded().0,
         stop: Arc::new(AtomicBool::new(false)),
     }

@@ -96,8 +96,8 @@ fn only_active_batches_are_served() {
     assert_eq!(active(&mut batches), [0, 1]);
     let (mut chunk, mut assembly) = (chunk(&[0, 1, 2]), Assembly::default());
     let from = JobSource::Slot(500, Layout::NONE);
-    assert_eq!(batches.serve(&mut chunk, from, 1, &mut assembly), 1, "one, as asked for");
-    assert_eq!(batches.serve(&mut chunk, from, usize::MAX, &mut assembly), 1);
+    assert_eq!(batches.serve_batch(&mut chunk, from, 0, &mut assembly), 1, "one, as asked for");
+    assert_eq!(batches.serve(&mut chunk, from, &mut assembly), 1);
     let places: Vec<_> = assembly.jobs.iter().map(|job| (job.src, job.dst)).collect();
     assert_eq!(places, [(500, 1000), (504, 1008), (500, 2000), (504, 2008)]);
     assert_eq!(assembly.served, [0, 1].map(|batch| Served { batch, uses: 1 }));
@@ -110,7 +110,7 @@ fn a_missing_chunk_is_filled() {
     let mut batches = batches(some_rules(), 1, 1);
     active(&mut batches);
     let mut assembly = Assembly::default();
-    batches.serve(&mut chunk(&[0]), JobSource::Missing, usize::MAX, &mut assembly);
+    batches.serve(&mut chunk(&[0]), JobSource::Missing, &mut assembly);
     assert!(assembly.jobs.len() == 2 && assembly.jobs.iter().all(|job| job.source == Source::Fill as u32));
 }
 

@@ -4,6 +4,7 @@
 //! - no two pieces of work write to the same memory, and memory in use is not overwritten;
 //! - each element of a delivered batch was written once, from the chunk that it lies in;
 //! - a batch fails only if one of its chunks did;
+//! - with bad chunks, their elements are filled, or the samples that need them are replaced;
 //! - all memory is given back;
 //! - a reader that is dropped at any moment ends, and delivers no batch with work that was skipped.
 //!
@@ -24,7 +25,8 @@ use super::expected::Batched;
 use super::memory::Memory;
 use super::shutdown::Late;
 use super::{Config, Simulation, shared};
-use crate::chunk_index::{ChunkIndex, Foresight};
+use crate::chunk_index::{BadChunks, ChunkIndex, Foresight};
+use crate::messages::Shared;
 use crate::scheduler::chunks::ChunkState;
 use crate::scheduler::memory::MemoryKind;
 use crate::scheduler::{BatchAccount, Scheduler};
@@ -34,6 +36,7 @@ use dali_zarr_base::memory::{Lease, Ledger};
 use dali_zarr_base::random::{GOLDEN, below, key, mix};
 use dali_zarr_samples::assemble::Ops;
 use dali_zarr_samples::order::{Batches, Order, Sample};
+use dali_zarr_samples::spec::OnBadChunk;
 
 /// Random numbers from a seed.
 pub(crate) struct Random(u64);
@@ -133,13 +136,25 @@ pub(crate) struct Life {
     pub taken: u64,
     /// Number of pieces of work that may begin before the reader is dropped.
     pub work: u64,
+    /// The share of chunks that are bad.
+    pub bad: f64,
+    /// What becomes of them.
+    pub on_bad_chunk: OnBadChunk,
+}
+
+impl Life {
+    /// Whether a sample needs a bad chunk. Only in worlds whose store lacks nothing: those that replace samples.
+    pub fn needs_bad(&self, chunk_index: &ChunkIndex, sample: Sample) -> bool {
+        let keys = MissingKeys { seed: self.seed, chunk_index, share: 0.0, bad: self.bad };
+        chunk_index.planner.chunks_of_samples(&[sample]).into_iter().any(|id| keys.bad(id))
+    }
 }
 
 /// What came of a reader.
 #[derive(Default)]
 pub(crate) struct Lived {
-    /// The samples of the batches that were taken.
-    pub samples: Vec<Sample>,
+    /// The samples of the batches that were taken; `None` for those of batches that failed, if samples are replaced.
+    pub samples: Vec<Option<Sample>>,
     /// Number of batches that were taken.
     pub batches: u64,
     /// Whether a lane or a thread died. Then `samples` may not have all samples of all batches.
@@ -153,11 +168,16 @@ pub(crate) struct Lived {
 pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> Result<Lived> {
     let SimulatedReader { chunk_index, ops, mut order, caller, first_sample, .. } = reader;
     let SimulatedReader { batch_size, output_bytes, config, shares, .. } = reader;
-    let shared = shared(&chunk_index, ops);
+    let bad = Arc::new(BadChunks::new(life.on_bad_chunk));
+    if caller.is_none() {
+        bad.begins(&order);
+    }
+    let (replaces, tolerates) = (bad.replaces(), life.on_bad_chunk != OnBadChunk::Error);
+    let shared = Shared { bad, ..shared(&chunk_index, ops.with_bad()) };
     let sound = random.chance(0.4);
     let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
     let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
-    let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
+    let share = if random.chance(0.5) || replaces { 0.0 } else { random.below(100) as f64 / 100.0 };
     let (batch, end) = (batch_size as u64, first_sample + life.batches * batch_size as u64);
     // Batches after the last one are empty.
     let end_of = move |k: u64| if k < end { k + batch } else { k };
@@ -170,6 +190,7 @@ pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> 
             Foresight::over(&chunk_index, &mut order, pushes)
         }
     };
+    let foresight = foresight.without(&shared.bad);
     let ledger = Arc::new(Ledger::default());
     let drawn = shares.map(|(reserved, batches, share)| {
         ledger.set_share(share);
@@ -181,7 +202,9 @@ pub(crate) fn live(life: &Life, mut random: Random, reader: SimulatedReader) -> 
         others,
         unusual: life.unusual,
         chunk_index: &chunk_index,
-        missing: MissingKeys { seed: life.seed, chunk_index: &chunk_index, share },
+        missing: MissingKeys { seed: life.seed, chunk_index: &chunk_index, share, bad: life.bad },
+        tolerates,
+        replaces,
         faults,
         foresight,
         times: std::array::from_fn(|_| 1 << random.below(12)),

@@ -44,7 +44,9 @@ impl RandomWorld<'_> {
     /// Checks that jobs would read the right chunks now.
     fn expect_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
         for job in jobs {
-            if let Some(chunk) = self.batches.chunk_of(job, &scheduler.batches, |id| self.missing.chunk(id))? {
+            if let Some(chunk) = self.batches.chunk_of(job, &scheduler.batches, |id| {
+                self.missing.chunk(id) || self.tolerates && self.missing.bad(id)
+            })? {
                 self.memory.expect(Span { address: job.src, len: 1 }, Held::Decoded(chunk))?;
             }
         }
@@ -71,7 +73,8 @@ impl RandomWorld<'_> {
         let mut run: Vec<Range<usize>> = Vec::new();
         for item in &task.items {
             let read = self.expect_item(item)?;
-            let good = !self.random.chance(self.faults.decode);
+            let bad = self.missing.bad_chunk(item.id);
+            let good = !bad && !self.random.chance(self.faults.decode);
             let before = if item.encoded.is_none() { Held::Read(read) } else { Held::Decoding(item.id) };
             let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
             let decoded = Span::from(&item.decoded);
@@ -84,13 +87,20 @@ impl RandomWorld<'_> {
                 run.push(item.jobs.clone());
                 Ok(Layout::NONE)
             } else {
-                self.failed.insert(item.id);
-                Err(fault("a decoder"))
+                Err(self.undecodable(item.id, bad))
             });
         }
         run.push(task.ready_jobs.clone());
         run.into_iter().try_for_each(|jobs| self.run_jobs(&task.assembly.jobs[jobs], scheduler))?;
         Ok(vec![Event::Decoded(task.ended(results))])
+    }
+
+    /// Returns the error of a decoder.
+    pub(super) fn undecodable(&mut self, id: ChunkId, bad: bool) -> Error {
+        if !(bad && self.tolerates) {
+            self.failed.insert(id);
+        }
+        if bad { Error::damaged("these bytes can't be decoded") } else { fault("a decoder") }
     }
 
     pub(super) fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
@@ -125,7 +135,9 @@ impl RandomWorld<'_> {
         let mut results = Vec::new();
         let mut run = vec![wave.ready_jobs.clone()];
         for chunk in &wave.chunks {
-            let good = !self.random.chance(self.faults.decode);
+            // What the CPU has decoded is good.
+            let bad = chunk.content == Content::Encoded && self.missing.bad_chunk(chunk.id);
+            let good = !bad && !self.random.chance(self.faults.decode);
             let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
             let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
             self.memory.change(slot, Held::Decoding(chunk.id), after)?;
@@ -133,8 +145,7 @@ impl RandomWorld<'_> {
                 run.push(chunk.jobs.clone());
                 Ok(Layout::NONE)
             } else {
-                self.failed.insert(chunk.id);
-                Err(fault("a decoder"))
+                Err(self.undecodable(chunk.id, bad))
             });
         }
         run.into_iter().try_for_each(|jobs| self.run_jobs(&wave.assembly.jobs[jobs], scheduler))?;

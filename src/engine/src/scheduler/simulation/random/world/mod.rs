@@ -15,7 +15,7 @@ use crate::scheduler::simulation::expected::Batched;
 use crate::scheduler::simulation::memory::Memory;
 use crate::scheduler::simulation::{SimulatedWork, World, task_events, wave_events};
 use crate::scheduler::{Finished, Scheduler};
-use dali_zarr_base::error::{Error, Result};
+use dali_zarr_base::error::{Code, Error, Result};
 use dali_zarr_base::memory::Account;
 use dali_zarr_samples::order::Sample;
 use dali_zarr_samples::plan::ChunkId;
@@ -40,6 +40,10 @@ pub(super) struct RandomWorld<'a> {
     pub reads: HashMap<ReadId, Vec<(ChunkId, u64)>>,
     /// The last read of each chunk that was read in place.
     pub in_place: HashMap<ChunkId, ReadId>,
+    /// Whether the reader goes on without bad chunks.
+    pub tolerates: bool,
+    /// Whether it replaces the samples that need them.
+    pub replaces: bool,
     pub failed: HashSet<ChunkId>,
     pub failed_shards: HashSet<ShardId>,
     /// Whether a lane or a thread died. Then the world only checks that every batch comes to an end.
@@ -63,22 +67,28 @@ impl RandomWorld<'_> {
         self.random.chance(0.1)
     }
 
-    /// Checks the next batch, which was delivered, and returns its samples: none after a thread died.
+    /// Checks the next batch, which was delivered, and returns its samples: none after a thread died. If samples are replaced,
+    /// those of a batch that failed are `None`.
     ///
     /// # Errors
     /// If it is incomplete, or failed though none of its chunks did.
-    pub fn delivered(&mut self, finished: &Finished) -> Result<Vec<Sample>> {
+    pub fn delivered(&mut self, finished: &Finished) -> Result<Vec<Option<Sample>>> {
         if self.broken {
             return Ok(Vec::new());
         }
         let (failed, shards, chunk_index) = (&self.failed, &self.failed_shards, self.chunk_index);
-        self.batches.deliver(finished, |id| {
+        // A batch that was planned again may fail before the world sees its new plan.
+        let none_left = finished.as_ref().is_err_and(|e| e.code() == Code::Damaged);
+        let may_fail = self.replaces && (none_left || !failed.is_empty() || !shards.is_empty());
+        let samples = self.batches.deliver(finished, |id| {
             let index = match chunk_index.location(id) {
                 Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
                 Location::Key | Location::Range(_) => false,
             };
-            failed.contains(&id) || index
-        })
+            may_fail || failed.contains(&id) || index
+        })?;
+        let is_known = finished.is_ok() || !self.replaces;
+        Ok(samples.into_iter().map(|sample| is_known.then_some(sample)).collect())
     }
 
     /// Returns the events of work that ends after a thread died.
@@ -115,6 +125,7 @@ impl World for RandomWorld<'_> {
             return Err(Error::runtime("the reader is dropped in this world"));
         }
         self.left -= u64::from(!begun);
+        self.batches.follow(&scheduler.batches);
         let kind = match work {
             SimulatedWork::Plan => 0,
             SimulatedWork::Read { read, to, copying } => {

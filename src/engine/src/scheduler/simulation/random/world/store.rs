@@ -71,6 +71,11 @@ impl RandomWorld<'_> {
             abandon(self)?;
             return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Ok(None) })], None));
         }
+        if matches!(read.range, ReadRange::Exact) && self.missing.bad_chunk(chunks[0].0) {
+            abandon(self)?;
+            let error = self.undecodable(chunks[0].0, true);
+            return Ok((vec![Event::Fetched(ReadDone { id, to: lease, result: Err(error) })], None));
+        }
         let len = match read.range {
             ReadRange::Whole => self.whole(chunks[0].0),
             ReadRange::Exact | ReadRange::From(_) => to.len,
@@ -104,6 +109,12 @@ impl RandomWorld<'_> {
         if self.random.chance(self.faults.index) {
             self.failed_shards.insert(shard);
             return Event::Index(shard, Err(fault("an index")));
+        }
+        if self.missing.bad_shard(shard) {
+            if !self.tolerates {
+                self.failed_shards.insert(shard);
+            }
+            return Event::Index(shard, Err(Error::damaged("this index is damaged")));
         }
         if self.chunk_index.sharded(shard.array, shard.part).is_some() && self.missing.shard(shard) {
             return Event::Index(shard, Ok(None));

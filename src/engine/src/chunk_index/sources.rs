@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use crate::chunk_index::ChunkIndex;
+use super::ChunkIndex;
 use dali_zarr_samples::batch::Names;
 use dali_zarr_samples::geometry::Picked;
 
 /// Names the samples of a reader.
-pub(super) struct Sources {
+#[derive(Debug)]
+pub(crate) struct Sources {
     stores: Vec<String>,
     /// If several stores are joined: the first index of each store followed by the end of the last one, and the indices
     /// that `pick` takes.
