@@ -27,6 +27,8 @@ ARGUMENTS = {
     "samples_per_volume": "INT64",
     "concat": "STRING",
     "random_crop": "_STRING_VEC",
+    "scale_by": "STRING",
+    "grid": "STRING",
     "stride": "_INT64_VEC",
     "offsets": "_INT64_VEC",
     "roi_start": "_INT64_VEC",

@@ -61,8 +61,9 @@ def explain(
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
           whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
         - ``arrays``, each with ``mask_and_scale`` (whether it is decoded, also where that follows from its attributes),
-          ``fillna`` (the value that replaces NaNs; None where they stay or can't occur), ``stores`` (``chunks``,
-          ``shards``, ``codecs``, ``decoded_on`` and ``why``), ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (the
+          ``fillna`` (the value that replaces NaNs; None where they stay or can't occur), ``scaled`` (with `scale_by`, by dimension:
+          the elements of a ``window``, their ``distance``, and how far they are ``beside`` the boxes, in elements), ``stores``
+          (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (the
           bytes of a sample and of the chunks that hold it; their ratio is the ``read_amplification``),
           ``chunk_bytes_read_per_sample`` (the same in the order that was asked for, where a chunk that samples share
           counts once if memory keeps it), and ``reads_per_chunk`` (reads of a chunk in an epoch, ``in_order`` and

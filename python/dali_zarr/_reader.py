@@ -65,6 +65,11 @@ def zarr_reader(
         step: Distance of sample starts for each of `dims`. Default: the (longest) window's length.
         overlap: Another way to give `step`: the (longest) window's length minus this number of elements. Where `stride`
             is 1, neighbouring samples share this many elements.
+        scale_by: Reads arrays whose elements have other sizes: a sample is the same box in each of them, around the same centre.
+            `window`, `step` and `overlap` are lengths in the unit of their places. ``"coordinates"``: places are OME-Zarr's
+            transformations or evenly spaced coordinates, which are those of elements' centres; ``"corners"``: they are taken as
+            those of elements' first edges. All else counts elements of the array `grid`.
+        grid: With `scale_by`: the output whose array's elements samples start at. Default: the first one.
         random_crop: Those of `dims` along which each epoch draws the starts at random, instead of a start every `step`
             elements.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
@@ -103,7 +108,8 @@ def zarr_reader(
         squeeze: The dimensions of one element that the output doesn't have: names or positions in the sample, or True for all of
             them. `transpose` orders what is left. By output.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
-            each of `dims` that samples have, with a row for each offset in front if there are several.
+            each of `dims` that samples have, with a row for each offset in front if there are several. With `scale_by` there is one
+            for each of `arrays`.
         return_index: One more output, int64: the sample's start in each of `dims`. Before it stand the store's number
             (with ``concat="samples"``) and the segment's number (with `breaks`, or with `pad_before` or `pad_after`
             beside ``cross_stores=False``).

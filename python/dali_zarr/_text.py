@@ -74,6 +74,11 @@ def _array(a: dict[str, Any]) -> list[str]:
         if how not in seen:
             seen.append(how)
             lines += [f"  {shape(part['shape'])} in {how[0]}", f"  {how[1]}"]
+    for dim, told in a["scaled"][0].items() if a["scaled"] else ():
+        if told["first"] is not None:
+            number, apart, beside = max(told["window"], 1), abs(told["distance"]), told["beside"]
+            begin = "begin where its box does" if beside < 0.01 else f"begin up to {_number(beside)} elements beside its box"
+            lines.append(f"  along {dim} a sample takes {number_of(number, 'element')} of {apart:g}, which {begin}")
     lines.append(
         f"  a sample takes {size(a['bytes_per_sample'])} of {_number(a['chunks_per_sample'])} chunks with "
         f"{size(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])} times as many); "

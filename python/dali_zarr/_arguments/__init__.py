@@ -58,7 +58,7 @@ def to_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, 
 
 def to_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments on which dimensions and coordinates depend, in the operator's form."""
-    given = ("path", "arrays", "storage_options", "dims")
+    given = ("path", "arrays", "storage_options", "dims", "scale_by", "grid")
     arguments = _handles.translated(arguments)
     return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})
 
@@ -118,7 +118,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["fill_missing"] = "nan"
     for name, value in found.items():
         values.check_text(name, value)
-    found = {name: by_name.checked(name, value) for name, value in found.items()}
+    of_units = by_name.LENGTHS if found.get("scale_by") else frozenset[str]()
+    found = {name: (by_name.lengths if name in of_units else by_name.checked)(name, value) for name, value in found.items()}
     if found.get("arrays"):
         found["arrays"] = paths.of_arrays(found["arrays"])
     by_name.check_stack(found)

@@ -1,5 +1,6 @@
 """Values by name: dictionaries by dimension, by output, or by output and then by dimension."""
 
+import math
 import numbers
 import os
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from . import dtypes, segments, values
 
 # Arguments with a value for each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
+# Those of them that are lengths in units with ``scale_by``.
+LENGTHS = frozenset({"window", "step", "overlap"})
 # Arguments with dimensions for each output.
 OF_DIMS = frozenset({"channels", "squeeze", "transpose"})
 # Arguments with a value for each output.
@@ -31,6 +34,25 @@ def checked(name: str, value: Any) -> Any:
     if name in PER_DIM:
         return {key: checked(name, item) for key, item in given.items()}
     return {key: _of_output(name, item) for key, item in given.items()}
+
+
+def lengths(name: str, value: Any) -> Any:
+    """Returns lengths in units: a number, a list of numbers, or a dictionary of them by dimension or by output.
+
+    Raises:
+        TypeError, ValueError: It is none, or a number isn't finite.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): lengths(name, item) for key, item in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [lengths(name, item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"zarr_reader: {name}: expected lengths in units of the places (scale_by), but found {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"zarr_reader: {name}: expected lengths that are finite, but found {value!r}")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _of_output(name: str, value: Any) -> Any:
@@ -126,8 +148,15 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = PER_DIM | PER_OUTPUT | {"arrays"}
     found: dict[str, Any] = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
     lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
+    listed = LENGTHS & arguments.keys() - found.keys()
+    real = {name for name in listed if any(isinstance(item, float) for item in items_of(arguments[name]))}
     mixed = {name for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
-    return found | {name: lists[name] for name in mixed}
+    return found | {name: lists[name] for name in mixed} | {name: arguments[name] for name in real}
+
+
+def items_of(value: Any) -> list[Any]:
+    """Returns one or several values as a list; none for None."""
+    return [] if value is None else values.items(value)
 
 
 def one_per_dim(name: str, value: Any, dims: list[str], default: int) -> list[int]:

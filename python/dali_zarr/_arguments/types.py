@@ -76,6 +76,9 @@ Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 PerDim: TypeAlias = Integers | Mapping[str, int]
 # The same as PerDim, or a dictionary of it by output.
 PerDimOfOutput: TypeAlias = PerDim | Mapping[str, Integers] | Mapping[str, Mapping[str, int]]
+# The same as PerDim and PerDimOfOutput; with ``scale_by`` lengths in units, too.
+Lengths: TypeAlias = PerDim | float | Sequence[float] | Mapping[str, float]
+LengthsOfOutput: TypeAlias = Lengths | PerDimOfOutput | Mapping[str, Sequence[float]] | Mapping[str, Mapping[str, float]]
 # Names, or names by output.
 Arrays: TypeAlias = Names | Mapping[str, Path | Handle] | Handle | Sequence[str | Handle]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
@@ -102,6 +105,7 @@ Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
+ScaleBy: TypeAlias = Literal["coordinates", "corners"]
 MissingDates: TypeAlias = Literal["skip", "keep"]
 # "nan" may be the number, too.
 FillMissing: TypeAlias = Literal["previous", "nan", "mean", "linear"] | float
@@ -139,9 +143,11 @@ class SampleArguments(ElementArguments, total=False):
 
     arrays: Arrays | None
     align: Mapping[str, str | Mapping[str, Any]] | None
-    window: PerDimOfOutput | None
-    step: PerDim | None
-    overlap: PerDim | None
+    window: LengthsOfOutput | None
+    step: Lengths | None
+    overlap: Lengths | None
+    scale_by: ScaleBy | None
+    grid: str | None
     random_crop: Names | None
     segments: Segments | None
     missing_dates: MissingDates

@@ -13,6 +13,7 @@ from .. import _arguments, _native
 from .._log import log
 from .._selection.axes import Axes
 from .ragged import RAGGED
+from .scaled import Maps
 
 
 class Labels:
@@ -26,6 +27,8 @@ class Labels:
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
         # Where segments begin and end: one array for all stores, or one for each.
         self._bounds: list[npt.NDArray[np.int64]] | None = None
+        # With ``scale_by``: where the elements of each array lie.
+        self._maps: Maps | None = None
         # The dimensions of a sample of each output, by the output's name.
         self._dims: dict[str, list[str]] | None = None
 
@@ -40,7 +43,18 @@ class Labels:
 
     def windows(self, output: str | None = None) -> list[tuple[int, int]]:
         """Returns the window and its stride along each of ``dims``: of one output, or the longest."""
-        return self.axes().windows(self._arguments, output)
+        return self.axes().windows(self._counted(), output)
+
+    def _scaled(self) -> Maps | None:
+        """Returns where the elements of arrays lie; None if all have the same places."""
+        if self._maps is None and self._arguments.get("scale_by"):
+            self._maps = Maps(self._explained()["arrays"])
+        return self._maps
+
+    def _counted(self) -> Mapping[str, Any]:
+        """Returns the arguments with windows that count elements."""
+        maps = self._scaled()
+        return self._arguments if maps is None else maps.counted(self._arguments)
 
     def dims(self, output: str | None = None) -> list[str]:
         """Returns the dimensions of a sample in their order: of one output, or of a stack of all."""
@@ -93,6 +107,8 @@ class Labels:
         if self._is_ragged():
             raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
         axes = self.axes()
+        maps = self._scaled()
+        output = axes.grid if maps is not None and output is None else output
         windows = self.windows(output)
         found: dict[str, npt.NDArray[Any]] = {}
         own_stores = index[:, 0] if axes.is_concat_samples else None
@@ -112,6 +128,11 @@ class Labels:
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
             window, stride = windows[i]
+            if maps is not None and output is not None and maps.has(output, dim):
+                has_bounds = is_bounded or (i == 0 and segments is not None)
+                bounds = self._segments(axes, i, index, segments, own_stores) if has_bounds else None
+                found[dim] = maps.coordinates(axes, output, dim, place, own_stores, bounds, edge)
+                continue
             if window:
                 length = window if window > 0 else axes.region_length(i, self._arguments)
                 place = place[:, None] + np.arange(length) * stride
@@ -184,7 +205,9 @@ class Labels:
         that holds all that the sample's windows read of the region. Where several segments hold parts of it, or none
         does, it is the segment of the start."""
         offsets = [int(offset) for offset in self._arguments.get("offsets") or [0]]
-        last = first + max(offsets) + axes.span(self._arguments, 0) - 1
+        maps, dim = self._scaled(), axes.dims[0]
+        span = axes.span(self._arguments, 0) if maps is None else max(maps.window(axes.grid or "", dim), 1)
+        last = first + max(offsets) + span - 1
         begin = first + min(offsets)
         segment, one, other = (
             np.searchsorted(bounds[1:-1], np.clip(place, bounds[0], bounds[-1] - 1), side="right") for place in (first, begin, last)

@@ -54,8 +54,8 @@ def offsets_by_group(offsets: Any, told: Sequence[int]) -> dict[str, int]:
     return found
 
 
-def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask: bool = False) -> list[Place]:
-    """Where the operator's outputs stand, in their order, without the index.
+def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, masks: Sequence[str] = ()) -> list[Place]:
+    """Where the operator's outputs stand, in their order, without the index. ``masks``: the names of the masks.
 
     Raises:
         ValueError: Two would have the same name.
@@ -71,11 +71,18 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask:
     else:
         given = [0] if offsets is None else [int(o) for o in _listed(offsets)]
         found = [(_with_offset(name, offset),) for offset in given for name in names]
-    found += [("mask",)] if return_mask else []
+    found += [(name,) for name in masks]
     twice = [place for place in found if found.count(place) > 1]
     if twice:
         raise ValueError(f"dali_zarr: arrays, offsets: expected each output once, but found {'/'.join(twice[0])!r} twice")
     return found
+
+
+def masks(arrays: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the masks: none, one, or with ``scale_by`` one for each array."""
+    if not arguments.get("return_mask", False):
+        return []
+    return [f"{name}_mask" for name in arrays] if arguments.get("scale_by") else ["mask"]
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class Plan:
 
     def places(self) -> list[outputs.Place]:
         """Returns where the reader's outputs stand, in their order."""
-        stack, mask = (bool(self.arguments.get(name, False)) for name in ("stack_arrays", "return_mask"))
-        return outputs.places(self.arrays, self.offsets, stack, mask)
+        stack = bool(self.arguments.get("stack_arrays", False))
+        return outputs.places(self.arrays, self.offsets, stack, outputs.masks(self.arrays, self.arguments))
 
     def sources(self) -> dict[outputs.Place, outputs.Source]:
         """Returns the sources of the reader's outputs, by place."""

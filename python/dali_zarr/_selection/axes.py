@@ -16,7 +16,7 @@ from . import coordinates
 from .stores import needed
 
 # The arguments that decide the dimensions.
-PLACES = ("path", "arrays", "storage_options", "dims", "concat", "_align")
+PLACES = ("path", "arrays", "storage_options", "dims", "concat", "_align", "scale_by", "grid")
 # Those with which coordinates are read: also the folder that keeps chunks of remote stores.
 _OF_LABELS = ("cache_dir", "cache_dir_size", "cache_validate")
 # Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
@@ -59,6 +59,11 @@ class Axes:
         self.picks, self._labels, self._spec = picks, labels, spec or {}
         self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
         self._variables: dict[tuple[str, int], Any] = {}
+
+    @property
+    def grid(self) -> str | None:
+        """The output whose array's elements samples start at; None without ``scale_by``, since all arrays have them."""
+        return (self._spec.get("grid") or self.arrays[0].output) if self._spec.get("scale_by") else None
 
     def __getstate__(self) -> dict[str, Any]:
         # Stores are opened anew where they are needed. What was read of them is copied.
@@ -116,12 +121,13 @@ class Axes:
 
     def _having(self, dim: str) -> list[int]:
         """Returns the numbers of the arrays that say what is along a dimension. An array that is aligned to others doesn't say
-        it along the first of ``dims``. Arrays of the stores in ``path`` come before those with a store of their own."""
+        it along the first of ``dims``. The array whose elements samples start at comes first, then those of the stores in
+        ``path``, then those with a store of their own."""
         having = [
             i for i, array in enumerate(self.arrays)
             if dim in array.dims and not (array.is_aligned and bool(self.dims) and dim == self.dims[0])
         ]
-        return sorted(having, key=lambda i: len(self.arrays[i].shapes) < len(self.paths))
+        return sorted(having, key=lambda i: (self.arrays[i].output != self.grid, len(self.arrays[i].shapes) < len(self.paths)))
 
     def variable(self, dim: str, store: int) -> Any:
         """Returns xarray's variable with a dimension's coordinates in a store, or None where there are none.
@@ -137,6 +143,23 @@ class Axes:
             )
             self._variables[dim, store] = next((variable for variable in found if variable is not None), None)
         return self._variables[dim, store]
+
+    def own_coordinates(self, output: str, dim: str) -> list[npt.NDArray[Any]] | None:
+        """Returns the coordinates along a dimension of one output's array, in each store or in all; None where a store has none.
+
+        Raises:
+            ValueError, RuntimeError, ImportError: They can't be read.
+        """
+        number = next(i for i, array in enumerate(self.arrays) if array.output == output)
+        array = self.arrays[number]
+        found: list[npt.NDArray[Any]] = []
+        for store, shape in enumerate(array.shapes):
+            length = shape[array.dims.index(dim)]
+            variable = coordinates.read(self._labels, number, store, dim, length, self._place(array, store))
+            if variable is None:
+                return None
+            found.append(np.asarray(variable.values))
+        return found
 
     def _place(self, array: Array, store: int) -> tuple[str, str]:
         """The location of an array's store and the array's name, for messages."""
@@ -154,7 +177,8 @@ class Axes:
         spec: dict[str, Any] = {
             **self._spec, "path": self.paths if joined else self.paths[:1], "arrays": [array.name], "mask_and_scale": False,
         }
-        spec.pop("dims", None)
+        for name in ("dims", "scale_by", "grid"):
+            spec.pop(name, None)
         if not axes:
             return coordinates.elements(self._labels, self.arrays.index(array), _batch(spec), encoding, self.paths[0])
         table = _native.keep_table(np.ascontiguousarray(np.stack([at[d] for d in axes], axis=1), np.int64))
@@ -208,8 +232,14 @@ class Axes:
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:
         """Returns an argument "for each of dims". Where outputs differ, it is the largest: all windows of a sample
         begin at its start."""
+        self._check_counts(name, arguments)
         found = by_name.per_dim(name, arguments.get(name), self.dims, default).values()
         return [max(of, key=length_of) for of in zip(*found, strict=True)]
+
+    def _check_counts(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Raises ValueError for an argument that is a length in units: whoever asks here wants elements of all arrays."""
+        if name in by_name.LENGTHS and arguments.get("scale_by"):
+            raise ValueError(f"zarr_reader: scale_by: expected none here, where {name} has to count elements; leave it out")
 
     def windows(self, arguments: Mapping[str, Any], output: str | None = None) -> list[tuple[int, int]]:
         """Returns the window and its stride along each of ``dims``: of one output, or of the output with the longest
@@ -227,6 +257,7 @@ class Axes:
 
     def windows_along(self, arguments: Mapping[str, Any], i: int) -> dict[str, tuple[int, int]]:
         """The window and the stride along one of ``dims`` of each output whose array has it."""
+        self._check_counts("window", arguments)
         window, stride = (by_name.per_dim(name, arguments.get(name), self.dims, n) for name, n in (("window", 0), ("stride", 1)))
 
         def of(output: str, given: Mapping[str | None, list[int]], default: int) -> int:
@@ -305,7 +336,12 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
     # makes the fewest samples: one for each store.
     plain = {**spec, "mask_and_scale": False, "missing_dates": "keep"}
-    spec = {**plain, "step": [LARGEST_STEP] * max(len(items_of(spec.get("dims"))), 1)}
+    if plain.get("scale_by"):
+        # Steps are lengths then. With padding there is a sample wherever the arrays lie.
+        plain["out_of_bounds_policy"] = "pad"
+        spec = plain
+    else:
+        spec = {**plain, "step": [LARGEST_STEP] * max(len(items_of(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:

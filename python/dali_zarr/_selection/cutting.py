@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arguments import tables
-from . import gaps, grids
+from . import gaps, grids, scaled
 from .axes import ORIGINS, REGIONS, Axes, items_of
 from .cut import Cut, Dropped, Region, Regions, of_arguments, where_given
 from .lookup import Positions
@@ -60,6 +60,8 @@ def arguments(given: Mapping[str, Any], axes: Axes, along: Mapping[int, Selected
     for name in ("roi_start", "roi_end"):
         if given.get(name) is not None and along:
             raise ValueError(f"zarr_reader: {name}: expected {name} or a selection along dims, but found both")
+    if given.get("scale_by"):
+        return scaled.arguments(given, axes, along, dropped) | _origins(axes, dropped)
     lists = {i: one for i, one in along.items() if one.is_list}
     runs = _runs(axes, along, lists)
     _check_lists(given, axes.dims, lists)

@@ -78,6 +78,8 @@ _RAGGED = "statistics of ragged rows are those of all stored elements; leave it 
 REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",
     "align": "arrays of another rate have elements of their own; leave it out, and ask for their statistics in a call of their own",
+    "scale_by": "arrays of another resolution have elements of their own; ask for the statistics of each in a call of its own",
+    "grid": "it is for scale_by, which statistics don't take; leave it out",
     "ragged": _RAGGED, "ragged_ends": _RAGGED, "max_length": _RAGGED,
 }
 

@@ -134,6 +134,23 @@ By default it is `window`, but at least one, so samples don't overlap. If window
       .AddOptionalArg("overlap", R"(Another way to give `step`: for each of `dims`, `step` is the (longest) window minus `overlap`.
 If `stride` is 1, neighbouring samples share `overlap` elements. With a larger `stride` their windows interleave.)",
                       Integers{})
+      .AddOptionalArg("scale_by", R"(Reads arrays whose elements have other sizes beside each other: a sample is the same box in
+each of them, around the same centre. `window`, `step` and `overlap` are lengths then, in the unit of the arrays' places.
+
+- ``"coordinates"``: places are those of OME-Zarr's `coordinateTransformations`, or coordinates: evenly spaced numbers in
+  the array with the dimension's name. They are centres of elements, as both conventions have it.
+- ``"corners"``: the same, but they are taken as places of the elements' first edges. Many writers of pyramids mean these:
+  they give all levels of an image the same translation, or none.
+
+Along dimensions without places in the array `grid`, such as times, sizes count elements as without `scale_by`. All else
+counts elements of the array `grid`: `starts`, `offsets`, `roi_start`, `roi_end`, `breaks`, `pad_before`, `pad_after`, and what
+`return_index` gives. A length must be a multiple of the distance of elements in each array. A box that begins between two
+elements of an array begins at the nearest one; of two, at the later one. By default, boxes that don't lie in all arrays are no
+samples; see `out_of_bounds_policy`.)",
+                      "")
+      .AddOptionalArg("grid", R"(With `scale_by`: the name of the output whose array says where samples may start. By default it is the
+first one. If it is the array with the largest elements, boxes begin with an element in all arrays.)",
+                      "")
       .AddOptionalArg("random_crop", R"(Dimensions among `dims`, by name or position, along which each sample starts at a
 random place. The place is drawn anew in each epoch, uniformly from all places where `window` fits.
 
@@ -259,7 +276,8 @@ Elements inside the region that the store doesn't hold have the fill value of th
 padded or repeated, with ``out_of_bounds_policy`` ``"pad"`` or ``"edge"``.
 
 Its shape is the (longest) window along each of `dims` that the samples' shapes have. With several `offsets` there is one
-more dimension in front, with a row for each offset.)",
+more dimension in front, with a row for each offset. With `scale_by` there is one mask for each of `arrays`, about its own
+elements.)",
                       false)
       .AddOptionalArg("return_index", R"(If set, there is one more output of int64: the start of each sample in each of
 `dims`, without offsets. With `breaks` the number of the sample's segment comes before it, and also with

@@ -19,7 +19,7 @@ pub(crate) fn chunks_in_reach(dataset: &Dataset, planner: &Planner, array: usize
             let (from, to) = match dim.role {
                 Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
-                    let (from, to) = geometry.axes[a].region();
+                    let (from, to) = view.cuts[a].within(geometry.axes[a].region());
                     (from.max(0) as u64, dim.len.min(to.max(0) as u64))
                 }
             };

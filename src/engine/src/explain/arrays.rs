@@ -7,7 +7,7 @@ use crate::reader::opening::UnstartedReader;
 use crate::route::{Decision, Route, Why};
 use dali_zarr_codecs::{Chain, Compression};
 use dali_zarr_samples::dataset::ArrayPart;
-use dali_zarr_samples::geometry::{Geometry, Role, View};
+use dali_zarr_samples::geometry::{Geometry, Role, Scaled, View, ViewDim};
 use dali_zarr_samples::spec::{Device, Spec};
 
 /// Number of samples over which the needs of a sample are averaged.
@@ -48,6 +48,9 @@ pub(crate) struct ArrayFacts {
     pub parts: Vec<PartFacts>,
     /// The array whose chunks these are: itself, or the first of the same name.
     pub chunks_of: usize,
+    /// How its elements lie beside those that samples start at, by dimension; `None` without `scale_by`. One object for all
+    /// stores, or one for each.
+    pub scaled: Option<Vec<Value>>,
     /// Stored bytes of the elements in a sample, all offsets together.
     pub bytes_per_sample: u64,
     /// Chunks that a sample needs, on average.
@@ -129,6 +132,10 @@ pub(super) fn facts(spec: &Spec, unstarted: &UnstartedReader) -> Vec<ArrayFacts>
                 channels: geometry.own_channels(a).into_iter().flatten().map(|d| array.dims.names[d].clone()).collect(),
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
+                scaled: spec
+                    .samples
+                    .scale_by
+                    .map(|_| chunk_index.planner.geometries().map(|g| scaled(g, &g.views[a])).collect()),
                 bytes_per_sample: elements(geometry, &geometry.views[a])
                     * array.dtype.size() as u64
                     * spec.samples.offsets.len().max(1) as u64,
@@ -137,6 +144,31 @@ pub(super) fn facts(spec: &Spec, unstarted: &UnstartedReader) -> Vec<ArrayFacts>
             }
         })
         .collect()
+}
+
+/// Describes how an array's elements lie beside those that samples start at, along each of its axes.
+fn scaled(geometry: &Geometry, view: &View) -> Value {
+    let of_dim = |(d, dim): (usize, &ViewDim)| {
+        let Role::Axis(a) = &dim.role else { return None };
+        let place = view.places.get(d).copied().flatten();
+        let (axis, cut) = (&geometry.axes[*a], view.cuts[*a]);
+        let len = dim.len as i64;
+        let same = Scaled { numerator: 1, denominator: 1, start: 0, bound: 0, lens: (len, len) };
+        let map = cut.scaled.unwrap_or(same);
+        // Rows of a table, and random starts, may be anywhere.
+        let is_anywhere = axis.random || geometry.table.is_some();
+        let (first, step) = match axis.starts.count() {
+            0 => (0, 1),
+            _ => (axis.starts.at(0).0, if is_anywhere { 1 } else { axis.starts.step() }),
+        };
+        let told = json!({
+            "window": if cut.dropped { 0 } else { cut.window }, "numerator": map.numerator, "denominator": map.denominator,
+            "start": map.start, "bound": map.bound, "length": map.lens.0, "grid_length": map.lens.1, "first": place.map(|place| place.first),
+            "distance": place.map(|place| place.distance), "beside": cut.scaled.map_or(0.0, |map| map.beside(first, step)),
+        });
+        Some((axis.name.clone(), told))
+    };
+    Value::Object(view.dims.iter().enumerate().filter_map(of_dim).collect())
 }
 
 /// Returns how an array is stored in one store. `at` are the numbers of the array and of the store.

@@ -275,6 +275,7 @@ impl Explanation {
             "mask_and_scale": a.decoded,
             // JSON has no infinities.
             "channels": a.channels,
+            "scaled": a.scaled,
             "fillna": a.fillna.map(|v| if v.is_finite() { json!(v) } else { json!(v.to_string()) }),
             "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
             "bytes_per_sample": a.bytes_per_sample,

@@ -76,27 +76,27 @@ pub(crate) fn read_as(
 
 /// The group of an array, where its coordinates are searched.
 #[derive(PartialEq, Eq)]
-struct StoreGroup {
+pub(super) struct StoreGroup {
     /// Index into the dataset's stores.
-    store: usize,
-    path: String,
+    pub store: usize,
+    pub path: String,
 }
 
 /// The coordinates of an array along a dimension. The site is the array's, for messages.
-enum Coordinates {
+pub(super) enum Coordinates {
     Numbers(Site, Numbers),
     /// Text or bytes.
     Text(Site, Texts),
 }
 
 /// Coordinates that are numbers or times.
-struct Numbers {
-    dtype: DType,
-    meaning: Meaning,
+pub(super) struct Numbers {
+    pub dtype: DType,
+    pub meaning: Meaning,
     /// Decoded; NaN where they are missing.
-    values: Vec<f64>,
+    pub values: Vec<f64>,
     /// If some are missing, all values as they are stored. In Zarr v2, zeros are missing if zero is the fill value.
-    stored: Option<Vec<f64>>,
+    pub stored: Option<Vec<f64>>,
 }
 
 /// Checks that arrays of different stores have equal coordinates along the dimensions that samples are cut along.
@@ -114,6 +114,10 @@ pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<
         let mut first: Option<Coordinates> = None;
         for (array, view) in dataset.arrays.iter().zip(&geometry.views) {
             let Some(d) = view.dims.iter().position(|dim| dim.role == Role::Axis(a)) else { continue };
+            // Along an axis with places, arrays have coordinates of their own.
+            if view.places.get(d).copied().flatten().is_some() {
+                continue;
+            }
             // An aligned array has other coordinates along the first of `dims`.
             if a == 0 && spec.source.is_aligned(&array.output) {
                 continue;
@@ -149,7 +153,7 @@ pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<
 }
 
 /// Reads the coordinates of an array of `len` elements along `dim`. Searches them in `group`; `None` if there are none.
-fn coordinates(
+pub(super) fn coordinates(
     spec: &Spec,
     dataset: &Dataset,
     group: &StoreGroup,

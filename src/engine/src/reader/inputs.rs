@@ -4,7 +4,7 @@
 use super::needs::bound_counts;
 use super::opening::{Inputs, UnstartedReader};
 use super::openings::{self, Opening};
-use super::{breaks, distances, missing, rows, tables};
+use super::{breaks, distances, missing, places, rows, tables};
 use crate::cache;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_samples::dataset::{Dataset, Kept};
@@ -44,8 +44,8 @@ fn read(spec: &Spec, dataset: &Dataset) -> Result<(Inputs, Vec<Vec<i64>>)> {
     let starts = spec.samples.starts.as_deref().map(|source| tables::load(spec, "starts", source)).transpose()?;
     let weights = spec.order.weights.as_deref().map(|source| tables::load(spec, "weights", source)).transpose()?;
     let (rows, missing) = (rows::read(spec, &dataset.stores)?, missing::found(spec, dataset)?);
-    let labels = distances::found(spec, dataset)?;
-    let inputs = Inputs { samples: geometry::Inputs { starts, rows, missing, labels }, weights };
+    let (labels, places) = (distances::found(spec, dataset)?, places::read(spec, dataset)?);
+    let inputs = Inputs { samples: geometry::Inputs { starts, rows, missing, labels, places }, weights };
     let breaks = match spec.samples.breaks.are_stored() {
         true => breaks::found(spec, dataset, inputs.samples.rows.as_ref())?,
         false => Vec::new(),

@@ -14,6 +14,7 @@ pub(crate) mod opening;
 pub mod openings;
 mod operations;
 pub(crate) mod ordering;
+mod places;
 mod planning;
 mod progress;
 pub(crate) mod pusher;

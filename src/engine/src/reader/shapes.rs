@@ -22,6 +22,7 @@ fn shape(array: &ArrayInfo) -> ArrayShape {
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         aligned: None,
+        places: Vec::new(),
         values: array.cf.decoded,
         stored: array.stored.clone(),
         complex_fill_parts_differ: array.fill != array.imaginary_fill,

@@ -49,6 +49,16 @@ impl Meaning {
         Self { units: units.map(str::to_owned), calendar, kind }
     }
 
+    /// Returns the units, as they are written.
+    pub(super) fn units(&self) -> Option<&str> {
+        self.units.as_deref()
+    }
+
+    /// Whether the values are instants or durations.
+    pub(super) fn is_time(&self) -> bool {
+        self.kind != TimeKind::Numbers
+    }
+
     /// Returns how coordinates with this and another meaning are compared.
     pub(super) fn compared(&self, other: &Self) -> Comparison {
         use TimeKind::{Durations, Instants, Numbers};

@@ -40,6 +40,8 @@ pub struct ArrayPart {
     pub unmasked: Option<String>,
     /// The dates whose data are declared missing, see [`missing_dates`].
     pub missing_dates: Vec<String>,
+    /// What OME-Zarr attributes say about it, if they were read.
+    pub level: Option<Level>,
     /// The shape that the array has now, if it has grown since the host opened it first; `shape` is that of then.
     pub grown: Option<Vec<u64>>,
     keys: ChunkKeyEncoding,
@@ -199,6 +201,7 @@ pub(super) fn describe(
         sharding: chunks.sharding,
         unmasked,
         missing_dates: Vec::new(),
+        level: None,
         grown: None,
         keys: chunks.keys,
         prefix: node.prefix,

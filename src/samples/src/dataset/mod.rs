@@ -33,7 +33,7 @@ pub use kept::Kept;
 pub use lengths::{ChunkLengths, LengthRun};
 pub use listing::{Listed, Listing, list};
 pub use names::{DimNames, Unclear};
-pub use ome::Level;
+pub use ome::{Level, LevelPlace};
 pub use own::{LoneArray, open_parent, parent_of};
 pub use sharding::Sharding;
 pub use text::{MAX_TEXT, TextArray, Texts};
@@ -316,7 +316,7 @@ fn describe_in(
     };
     let arrays: Vec<(usize, ArrayArgument)> = wanted.iter().map(named).collect::<Result<_>>()?;
     // Whether arrays are read together, here or in other stores. Then it matters where the elements of images lie.
-    let is_beside_others = spec.source.arrays.len() > 1 || is_joined(spec);
+    let is_beside_others = spec.source.arrays.len() > 1 || is_joined(spec) || spec.samples.scale_by.is_some();
     hierarchy.read_ahead(&arrays.iter().map(|(_, a)| a.array.clone()).collect::<Vec<_>>(), is_beside_others);
     let found = |(at, array): (usize, ArrayArgument)| {
         let decode = spec.values.mask_and_scale.of(&array.output, at);
@@ -329,7 +329,9 @@ fn describe_in(
         (format!("array '{}'", array.array), described.level.clone())
     };
     let levels: Vec<_> = found.iter().map(level).filter_map(|(name, level)| Some((name, level?))).collect();
-    Level::check_places(&levels).map_err(|e| e.at(Site::store(store.location())))?;
+    if spec.samples.scale_by.is_none() {
+        Level::check_places(&levels).map_err(|e| e.at(Site::store(store.location())))?;
+    }
     Ok(found)
 }
 
@@ -357,7 +359,8 @@ pub fn group_attributes(store: &dyn Store, path: &str) -> Result<serde_json::Map
 
 impl ArrayInfo {
     fn new(name: String, output: String, described: Described) -> Self {
-        let Described { part, dims, stored, fill, decoded, cf, units, calendar, .. } = described;
+        let Described { mut part, dims, stored, fill, decoded, cf, units, calendar, level, .. } = described;
+        part.level = level;
         let (dtype, stored, parts) = (stored.dtype, stored.to_string(), vec![part]);
         let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
         Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, units, calendar, parts }
@@ -395,7 +398,9 @@ impl ArrayInfo {
             let theirs = format!("{}; mask_and_scale=False reads them as stored", other.cf);
             return differ("decoding attributes", self.cf.to_string(), theirs);
         }
-        self.parts.push(other.part);
+        let mut part = other.part;
+        part.level = other.level;
+        self.parts.push(part);
         Ok(())
     }
 }

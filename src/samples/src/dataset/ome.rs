@@ -6,11 +6,13 @@
 //! that aren't understood are refused there, unless both arrays have the same ones.
 
 mod affine;
+mod places;
 
 use serde_json::{Map, Value};
 
 use affine::Affine;
 use dali_zarr_base::error::{Error, Result};
+pub use places::LevelPlace;
 
 /// Limit on the coordinate systems of an image, for hostile attributes.
 const MAX_SYSTEMS: usize = 64;
@@ -34,6 +36,8 @@ struct System {
     name: String,
     /// The names of the axes.
     axes: Vec<String>,
+    /// The units of the axes, where they have one; empty if the axes have no names.
+    units: Vec<Option<String>>,
     /// Where elements lie; else what isn't understood, as a part of a message.
     places: std::result::Result<Affine, String>,
     /// All transformations from the level to the system, without their names.
@@ -83,14 +87,26 @@ pub(super) fn level(attributes: &Map<String, Value>, group: &str, path: &str, nd
 fn systems(image: &Value, dataset: &Value, ndim: usize) -> Vec<System> {
     let (of_level, of_image) = (transformations(dataset), transformations(image));
     let Some(listed) = image.get("coordinateSystems") else {
-        let places = Affine::identity(ndim).then_all(&of_level).and_then(|places| places.then_all(&of_image));
-        let axes = image.get("axes").and_then(axis_names).unwrap_or_default();
+        let own = Affine::identity(ndim).then_all(&of_level);
+        let axes = image.get("axes").map(Axes::of).unwrap_or_default();
+        // spatialdata lists transformations to several coordinate systems, and names these.
+        let to: Vec<(&Value, &str)> = of_image.iter().filter_map(|one| Some((one, end(one, "output")?))).collect();
+        if !to.is_empty() && to.len() == of_image.len() {
+            let mut found = vec![System::new(String::new(), axes.clone(), own.clone(), of_level.clone())];
+            for (one, name) in to.into_iter().take(MAX_SYSTEMS) {
+                let places = own.clone().and_then(|places| places.then_all(std::slice::from_ref(one)));
+                let axes = one["output"].get("axes").map_or_else(|| axes.clone(), Axes::of);
+                found.push(System::new(name.to_owned(), axes, places, [&of_level[..], &[one.clone()]].concat()));
+            }
+            return found;
+        }
+        let places = own.and_then(|places| places.then_all(&of_image));
         return vec![System::new(String::new(), axes, places, [of_level, of_image].concat())];
     };
     let listed = listed.as_array().map_or(&[][..], Vec::as_slice);
     let axes = |name: &str| {
         let is_named = |system: &&Value| system.get("name").and_then(Value::as_str) == Some(name);
-        listed.iter().find(is_named).and_then(|system| axis_names(system.get("axes")?)).unwrap_or_default()
+        listed.iter().find(is_named).and_then(|system| system.get("axes")).map(Axes::of).unwrap_or_default()
     };
     let first = || listed.first().and_then(|system| system.get("name")?.as_str()).unwrap_or_default().to_owned();
     let outputs: Vec<Option<&str>> = of_level.iter().map(|one| end(one, "output")).collect();
@@ -135,6 +151,21 @@ fn end<'a>(transformation: &'a Value, which: &str) -> Option<&'a str> {
     end.as_str().or_else(|| end.get("name")?.as_str().filter(|_| is_here))
 }
 
+/// The names and units of axes; empty unless each has a name of its own.
+#[derive(Clone, Default)]
+struct Axes {
+    names: Vec<String>,
+    units: Vec<Option<String>>,
+}
+
+impl Axes {
+    fn of(axes: &Value) -> Self {
+        let Some(names) = axis_names(axes) else { return Self::default() };
+        let unit = |axis: &Value| axis.get("unit").and_then(Value::as_str).map(str::to_owned);
+        Self { names, units: axes.as_array().into_iter().flatten().map(unit).collect() }
+    }
+}
+
 /// Returns the names of axes; `None` unless each has a name of its own.
 fn axis_names(axes: &Value) -> Option<Vec<String>> {
     let name = |axis: &Value| axis.as_str().or_else(|| axis.get("name")?.as_str()).map(str::to_owned);
@@ -164,7 +195,7 @@ fn dim_names(system: &System, ndim: usize) -> Option<Vec<String>> {
 impl System {
     fn new(
         name: String,
-        axes: Vec<String>,
+        Axes { names: axes, units }: Axes,
         places: std::result::Result<Affine, String>,
         mut stated: Vec<Value>,
     ) -> Self {
@@ -177,7 +208,7 @@ impl System {
                 object.remove(key);
             }
         }
-        Self { name, axes, places, stated }
+        Self { name, axes, units, places, stated }
     }
 
     /// Compares where the elements of two levels lie in this system and in another, along the axes that both have.

@@ -65,7 +65,9 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&K
         named.push(is_named);
         arrays.push(array);
     }
-    Level::check_places(&levels)?;
+    if spec.samples.scale_by.is_none() {
+        Level::check_places(&levels)?;
+    }
     positions::name(spec, &mut arrays, &named, true);
     Ok(Dataset { stores, arrays, parents })
 }
@@ -90,7 +92,7 @@ pub fn open_parent(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
 /// # Errors
 /// If the attributes can't be read, unless they would only name dimensions.
 pub(super) fn place_alone(spec: &Spec, location: &str, described: &mut Described, above: &mut Above) -> Result<()> {
-    let matters = is_joined(spec) || array::may_miss_dates(location);
+    let matters = is_joined(spec) || array::may_miss_dates(location) || spec.samples.scale_by.is_some();
     if !matters && described.named {
         return Ok(());
     }

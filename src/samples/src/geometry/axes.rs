@@ -2,10 +2,11 @@
 //! interest.
 
 use super::breaks::breaks;
-use super::cuts::{Cut, Row, by_array, common};
+use super::cuts::{Cut, common};
 use super::dims::resolve;
 use super::missing::Missing;
-use super::requested::{Requested, chosen, cut, region, selected};
+use super::requested::{Requested, chosen, region, selected};
+use super::scaling::{Sized, Sizes};
 use super::starts::above;
 use super::{ArrayShape, Starts, View};
 use crate::spec::{OutOfBounds, Region, Segments, Spec};
@@ -35,6 +36,29 @@ pub struct Axis {
     pub missing: Option<Missing>,
     /// Number of starts that were left out because they read missing elements.
     pub left_out: i64,
+    /// The arrays whose elements have other numbers than those of the axis; `reach` doesn't count them. `None` if there are
+    /// none.
+    pub scaled: Option<ScaledCuts>,
+}
+
+/// The arrays along an axis whose elements have other sizes or places than those of the axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScaledCuts {
+    /// How they are cut.
+    cuts: Vec<Cut>,
+    /// The least and the most of the offsets along the axis.
+    offsets: (i64, i64),
+}
+
+impl ScaledCuts {
+    /// Returns the first and the last start at which all windows lie in a segment, given those of the axis's own elements.
+    fn room(&self, segment: (i64, i64), own: (i64, i64)) -> (i64, i64) {
+        let (least, most) = self.offsets;
+        self.cuts.iter().fold(own, |(first, last), cut| {
+            let (from, to) = cut.fitting(segment);
+            (first.max(from - least), last.min(to - most))
+        })
+    }
 }
 
 impl Axis {
@@ -76,6 +100,21 @@ impl Axis {
         if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
+    /// Returns the first and the last start at which all windows of a sample lie in a segment of the axis. There is none if
+    /// the first is after the last.
+    pub fn room(&self, (from, to): (i64, i64)) -> (i64, i64) {
+        let own = (from - self.reach.0, to - self.reach.1);
+        self.scaled.as_ref().map_or(own, |scaled| scaled.room((from, to), own))
+    }
+
+    /// Returns the number of starts that read elements of one segment only, in all arrays. Starts are every `step` elements,
+    /// from the first one on.
+    fn in_room(&self) -> i64 {
+        let rooms: Vec<_> = self.bounds.windows(2).map(|two| self.room((two[0], two[1]))).collect();
+        let last = self.region().1 - 1;
+        Starts::in_rooms(self.starts.at(0).0, self.starts.step(), &rooms, last).count()
+    }
+
     /// Returns the number of starts that read elements of one segment only. Starts are every `step` elements, from the
     /// first one on. A start reads the elements from `reach.0` to before `reach.1`, relative to itself.
     pub fn fitting(&self, reach: (i64, i64)) -> i64 {
@@ -86,10 +125,10 @@ impl Axis {
     pub fn reaching_out(&self) -> i64 {
         let step = self.starts.step();
         let of = |((n, first), segment): ((i64, i64), Option<usize>)| {
-            let Some(segment) = segment else { return n - self.fitting(self.reach) };
-            let (from, to) = self.segment(segment);
+            let Some(segment) = segment else { return n - self.in_room() };
+            let (least, most) = self.room(self.segment(segment));
             // The first starts read elements before the segment, the last ones elements after it.
-            let (before, room) = ((from - first - self.reach.0).max(0), to - self.reach.1 - first);
+            let (before, room) = ((least - first).max(0), most - first);
             let before = before / step + i64::from(before % step > 0);
             let fit = if room < 0 { 0 } else { room / step + 1 };
             n - (fit.min(n) - before).max(0)
@@ -143,6 +182,7 @@ pub(super) fn build(
             ("pad_after", samples.pad_after.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
             ("samples_per_volume", samples.samples_per_volume == 1),
+            ("scale_by", samples.scale_by.is_none()),
         ];
         return match unused.into_iter().find(|(_, unused)| !unused) {
             None => Ok((Vec::new(), vec![Vec::new(); arrays.len()])),
@@ -152,24 +192,20 @@ pub(super) fn build(
             ))),
         };
     }
-    let windows = by_array("window", &samples.window, names, arrays)?;
-    let strides = by_array("stride", &samples.stride, names, arrays)?;
-    let steps = common("step", &samples.step, names, arrays)?;
-    let overlaps = common("overlap", &samples.overlap, names, arrays)?;
+    let sizes = Sizes::of(spec, names, arrays)?;
     let roi =
         [common("roi_start", &samples.roi_start, names, arrays)?, common("roi_end", &samples.roi_end, names, arrays)?];
     let pads = [
         common("pad_before", &samples.pad_before, names, arrays)?,
         common("pad_after", &samples.pad_after, names, arrays)?,
     ];
-    if !samples.step.is_empty() && !samples.overlap.is_empty() {
+    let has_step = !samples.step.is_empty() || !samples.step_lengths.is_empty();
+    if has_step && (!samples.overlap.is_empty() || !samples.overlap_lengths.is_empty()) {
         return Err(Error::value(
             "step, overlap: expected one of both, since overlap is the window without step, but found two",
         ));
     }
-    if samples.stack_arrays
-        && (windows.iter().any(|of| *of != windows[0]) || strides.iter().any(|of| *of != strides[0]))
-    {
+    if samples.stack_arrays && sizes.differ() {
         return Err(Error::value(
             "window, stride, stack_arrays: expected the same for all arrays of a stack, but found values that differ by output",
         ));
@@ -195,38 +231,53 @@ pub(super) fn build(
     let regions = spec.samples.regions.first().map_or(&[][..], |regions| regions);
     let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
     for (i, name) in names.iter().enumerate() {
-        let len = length(name, arrays, views);
+        let len = length(name, arrays, views, sizes.grid());
         let breaks = if i == 0 { breaks(spec, name, len, views)? } else { Vec::new() };
         let region = match regions.get(i) {
             Some(Some(region)) => selected(name, len, *region)?,
             _ => region(name, len, roi[0][i], roi[1][i])?,
         };
-        let of = |rows: &[Row]| rows.iter().map(|row| row[i]).collect::<Vec<_>>();
-        let own = cut(name, region, &of(&windows), &of(&strides))?;
+        let Sized { cuts: own, is_scaled, step, overlap } = sizes.along(i, name, region, arrays, views)?;
         let has = |array: &ArrayShape| array.dims.contains(name);
-        let reading: Vec<Cut> = arrays.iter().zip(&own).filter(|(array, _)| has(array)).map(|(_, cut)| *cut).collect();
+        let with_dim = || arrays.iter().zip(&own).filter(|(array, _)| has(array)).map(|(_, cut)| *cut);
+        if samples.stack_arrays && with_dim().any(|cut| (cut.window, cut.dropped) != (own[0].window, own[0].dropped)) {
+            return Err(Error::value(format!(
+                "window, scale_by, stack_arrays: expected as many elements of all arrays of a stack, but found different numbers along \
+                 \"{name}\"; give a window by output, or leave stack_arrays out"
+            )));
+        }
+        // Only the grid array's elements have the axis's numbers.
+        let reading: Vec<Cut> = match sizes.grid().filter(|_| is_scaled) {
+            Some(grid) => vec![own[grid]],
+            None => with_dim().collect(),
+        };
+        let scaled: Vec<Cut> = with_dim().filter(|cut| cut.scaled.is_some()).collect();
         let requested = Requested {
             first: i == 0,
             name,
             region,
             breaks,
             random: random.contains(name),
-            step: steps[i],
-            overlap: overlaps[i],
+            step,
+            overlap,
             pads: [pads[0][i], pads[1][i]],
         };
         let of_first = own.iter().copied().zip(missing.iter().cloned()).filter(|_| i == 0);
         let missing = Missing::new(spec, region.spacing, of_first);
-        axes.push(axis(spec, requested, &reading, missing, empty)?);
+        axes.push(axis(spec, requested, &reading, scaled, missing, empty)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
 }
 
-fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
-    arrays
-        .iter()
-        .zip(views)
+/// Returns the length of a dimension: that of the `grid` array, if it has the dimension.
+fn length(name: &str, arrays: &[ArrayShape], views: &[View], grid: Option<usize>) -> i64 {
+    let first = grid.unwrap_or(0);
+    let all = || arrays.iter().zip(views);
+    all()
+        .skip(first)
+        .take(1)
+        .chain(all())
         .find_map(|(a, v)| a.dims.iter().position(|d| d == name).map(|d| v.dims[d].len as i64))
         .expect("resolved against the arrays")
 }
@@ -235,8 +286,16 @@ pub(super) fn too_many() -> Error {
     Error::value("there are more than 2^62 samples; use larger steps")
 }
 
-/// Makes one axis. `cuts` says how the arrays that have its dimension are cut along it.
-fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Missing>, empty: Empty) -> Result<Axis> {
+/// Makes one axis. `cuts` says how the arrays that have its dimension are cut along it. `scaled` are the cuts of arrays whose
+/// elements have other numbers than the axis's.
+fn axis(
+    spec: &Spec,
+    requested: Requested<'_>,
+    cuts: &[Cut],
+    scaled: Vec<Cut>,
+    missing: Option<Missing>,
+    empty: Empty,
+) -> Result<Axis> {
     let Requested { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = requested;
     let step = requested.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
     let offsets: &[i64] = if requested.first { &spec.samples.offsets } else { &[] };
@@ -245,8 +304,7 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Mis
     if least < -(1 << 40) || most > 1 << 40 {
         return Err(Error::value("offsets: expected numbers within 2^40 of zero"));
     }
-    let longest =
-        cuts.iter().max_by_key(|cut| cut.span()).copied().unwrap_or(Cut { window: 1, dropped: true, stride: 1 });
+    let longest = cuts.iter().max_by_key(|cut| cut.span()).copied().unwrap_or(Cut::ONE);
     let Cut { window, stride, .. } = longest;
     let need = longest.span().unwrap_or(1);
     let inner = requested.breaks.iter().map(|b| above((*b).clamp(roi_start, roi_end), roi_start, spacing));
@@ -266,7 +324,13 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Mis
         None if missing.is_none() => Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1),
         _ => of_chosen(Starts::told(step, reach, &bounds)),
     };
-    let fitting = || of_chosen(Starts::within(roi_start, step, reach, &bounds));
+    let scaled = (!scaled.is_empty()).then_some(ScaledCuts { cuts: scaled, offsets: (least, most) });
+    let room = |two: &[i64]| {
+        let own = (two[0] - reach.0, two[1] - reach.1);
+        scaled.as_ref().map_or(own, |scaled| scaled.room((two[0], two[1]), own))
+    };
+    let rooms: Vec<(i64, i64)> = bounds.windows(2).map(room).collect();
+    let fitting = || of_chosen(Starts::in_rooms(roi_start, step, &rooms, roi_end - 1));
     let around = match (least, most) {
         (0, 0) => String::new(),
         _ if least == most => format!(", offset {least}"),
@@ -316,6 +380,16 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Mis
             )));
         }
     }
+    if starts.count() == 0
+        && empty == Empty::Refused
+        && scaled.is_some()
+        && Starts::within(roi_start, step, reach, &bounds).count() > 0
+    {
+        return Err(Error::value(format!(
+            "scale_by: along \"{name}\" no box lies in all arrays, so there is no sample; make the windows smaller, check the \
+             places of the arrays, or use out_of_bounds_policy=\"pad\""
+        )));
+    }
     if starts.count() == 0 && empty == Empty::Refused {
         let between = match (bounds.len() > 2, &chosen) {
             (_, Some(_)) => " in one of the segments that were chosen",
@@ -330,5 +404,5 @@ fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], missing: Option<Mis
         )));
     }
     starts.shrink_to_fit();
-    Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random, missing, left_out })
+    Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random, missing, left_out, scaled })
 }

@@ -3,6 +3,7 @@
 
 use super::ArrayShape;
 use super::dims::resolve;
+use super::scaled::Scaled;
 use crate::spec::{PerDim, PerOutput};
 use dali_zarr_base::error::{Error, Result};
 
@@ -15,9 +16,32 @@ pub struct Cut {
     pub dropped: bool,
     /// Distance between the elements of a sample.
     pub stride: i64,
+    /// How the array's elements lie beside those of the axis; `None` if they have the same numbers.
+    pub scaled: Option<Scaled>,
 }
 
 impl Cut {
+    /// The cut of a single element, without its dimension.
+    pub const ONE: Self = Self { window: 1, dropped: true, stride: 1, scaled: None };
+
+    /// Returns the array's element at which a sample begins that starts at the element `at` of the axis.
+    pub fn first(&self, at: i64) -> i64 {
+        self.scaled.map_or(at, |scaled| scaled.start(at))
+    }
+
+    /// Returns the array's elements in a segment of the axis: the first one and one past the last one.
+    pub fn within(&self, (from, to): (i64, i64)) -> (i64, i64) {
+        self.scaled.map_or((from, to), |scaled| scaled.within((from, to)))
+    }
+
+    /// Returns the first and the last start at which the window lies in a segment of the axis.
+    pub(super) fn fitting(&self, segment: (i64, i64)) -> (i64, i64) {
+        match self.scaled {
+            Some(scaled) => scaled.fitting(self.window, scaled.within(segment)),
+            None => (segment.0, segment.1.saturating_sub(self.span().unwrap_or(1))),
+        }
+    }
+
     /// Returns the number of elements from the first one of a sample to its last one, including those that the stride
     /// skips; `None` for 2^62 or more.
     pub fn span(&self) -> Option<i64> {
@@ -26,13 +50,18 @@ impl Cut {
 }
 
 /// The values of one argument for each of the dimensions `names`; `None` where none was given.
-pub(super) type Row = Vec<Option<i64>>;
+pub(super) type Row<T = i64> = Vec<Option<T>>;
 
 /// Returns the values of an argument: for each array a row, with an entry for each of the dimensions `names`.
 ///
 /// # Errors
 /// If a name is unknown, or if a list has another length than `names`.
-pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Vec<Row>> {
+pub(super) fn by_array<T: Copy>(
+    what: &str,
+    given: &PerDim<T>,
+    names: &[String],
+    arrays: &[ArrayShape],
+) -> Result<Vec<Row<T>>> {
     let PerDim::ByOutput(by_output) = given else {
         return Ok(vec![common(what, given, names, arrays)?; arrays.len()]);
     };
@@ -48,7 +77,12 @@ pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[A
 ///
 /// # Errors
 /// Those of [`by_array`]; also if the values are given by output.
-pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
+pub(super) fn common<T: Copy>(
+    what: &str,
+    given: &PerDim<T>,
+    names: &[String],
+    arrays: &[ArrayShape],
+) -> Result<Row<T>> {
     match given {
         PerDim::Listed(values) if values.is_empty() => Ok(vec![None; names.len()]),
         PerDim::Listed(values) if values.len() == names.len() => Ok(values.iter().copied().map(Some).collect()),

@@ -81,7 +81,7 @@ mod tests {
         ) {
             let array = ArrayShape {
                 name: "a".into(), output: "a".into(), dims: vec!["t".into(), "x".into()], unclear: None,
-                parts: vec![vec![lens.0, lens.1]], values: DType::F32, aligned: None, stored: "float32".into(), complex_fill_parts_differ: false, ragged: None,
+                parts: vec![vec![lens.0, lens.1]], values: DType::F32, aligned: None, places: Vec::new(), stored: "float32".into(), complex_fill_parts_differ: false, ragged: None,
             };
             let mut breaks = cuts;
             breaks.sort_unstable();

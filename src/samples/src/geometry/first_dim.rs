@@ -25,7 +25,9 @@ impl FirstDim {
         let names = sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;
         let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
-        let own = views.iter().enumerate().filter(|(a, _)| arrays[*a].aligned.is_none());
+        // With `scale_by`, elements of the first of `dims` are those of the grid array, if it has them.
+        let grid = super::scaling::grid_of(spec, arrays)?.into_iter().map(|grid| (grid, &views[grid]));
+        let own = grid.chain(views.iter().enumerate()).filter(|(a, _)| arrays[*a].aligned.is_none());
         let Some((array, d)) = own.filter_map(|(a, view)| Some((a, along(view)?))).next() else {
             return Ok(None);
         };

@@ -137,7 +137,7 @@ mod tests {
         ) {
             bounds.sort_unstable();
             let arrays: Vec<_> = cuts.into_iter().map(|(window, stride, elements)| {
-                (Cut { window, dropped: false, stride }, elements.into_iter().collect::<Vec<_>>())
+                (Cut { window, dropped: false, stride, scaled: None }, elements.into_iter().collect::<Vec<_>>())
             }).collect();
             let missing = Missing { arrays, offsets, spacing: 1, repeats_edges: edges };
             let starts = Starts::each(step, (0, 1), (pad, pad), &bounds);

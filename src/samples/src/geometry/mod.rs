@@ -20,6 +20,8 @@ mod placement;
 mod ragged;
 mod requested;
 mod rows;
+mod scaled;
+mod scaling;
 mod scratch;
 mod squeezed;
 mod starts;
@@ -41,6 +43,8 @@ pub use outputs::Mask;
 pub use picked::Picked;
 pub use placement::{Placement, Scratch};
 pub use rows::{RowSpan, Rows};
+pub use scaled::{Place, Scaled};
+pub use scaling::grid_of;
 pub use starts::Starts;
 pub use table_starts::TableStarts;
 use views::views;
@@ -81,6 +85,9 @@ pub struct ArrayShape {
     /// Which of its elements belongs to each element along the first of `dims`; `None` if those with the same number
     /// do. Its dimension has the name of the first of `dims` then.
     pub aligned: Option<Alignment>,
+    /// Where its elements lie along each of its dimensions, in a unit that all arrays share; `None` where they have no places.
+    /// One list for each of `parts`; empty without `scale_by`.
+    pub places: Vec<Vec<Option<Place>>>,
     /// Element type of its decoded values, before normalisation and cast.
     pub values: DType,
     /// The stored type, as NumPy names it.
@@ -96,8 +103,10 @@ pub struct ArrayShape {
 impl ArrayShape {
     /// Returns the array as it is in one store alone.
     fn of_store(&self, store: usize) -> Self {
-        let part = self.parts.get(store).unwrap_or(&self.parts[0]).clone();
-        Self { parts: vec![part], ..self.clone() }
+        fn of<T: Clone>(all: &[T], store: usize) -> Vec<T> {
+            all.get(store).or(all.first()).cloned().into_iter().collect()
+        }
+        Self { parts: of(&self.parts, store), places: of(&self.places, store), ..self.clone() }
     }
 }
 
@@ -133,6 +142,8 @@ pub struct Inputs {
     /// The labels of the elements along the first of `dims`, after `pick`, as numbers that have distances: one list for all
     /// stores, or one for each store. Empty, as each list may be: elements are at equal distances.
     pub labels: Vec<Vec<f64>>,
+    /// Where the elements of each array lie, see [`ArrayShape::places`]. Empty without `scale_by`.
+    pub places: Vec<Vec<Vec<Option<Place>>>>,
 }
 
 /// What is known of the elements along the first of `dims`, see [`Inputs`].
@@ -174,8 +185,8 @@ pub struct Geometry {
     pub outputs: Vec<OutputInfo>,
     /// Whether an output has other dimensions, or another order of them, than it would have without `transpose` and `squeeze`.
     pub is_transposed: bool,
-    /// The output that tells which elements weren't padded, if there is one.
-    pub mask: Option<Mask>,
+    /// The outputs that tell which elements weren't padded: none, one, or with `scale_by` one for each array.
+    pub masks: Vec<Mask>,
     /// Whether elements out of bounds repeat those at the edge.
     pub repeats_edges: bool,
     /// The elements along the first axis, in ascending order, of which some array's data are missing and filled
@@ -218,6 +229,17 @@ impl Geometry {
     /// that don't fit, rows of a table that are out of bounds where the policy forbids it, samples that have another
     /// shape in another store.
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
+        if spec.samples.scale_by.is_some() && inputs.rows.is_some() {
+            return Err(Error::value("scale_by: expected none with ragged or ragged_ends, whose rows have no places"));
+        }
+        let placed: Vec<ArrayShape>;
+        let arrays = if inputs.places.is_empty() {
+            arrays
+        } else {
+            let of = |(array, places): (&ArrayShape, &Vec<_>)| ArrayShape { places: places.clone(), ..array.clone() };
+            placed = arrays.iter().zip(&inputs.places).map(of).collect();
+            &placed
+        };
         let (starts, rows) = (inputs.starts.clone(), inputs.rows.clone());
         let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
         let seen = as_rows.as_ref().map_or(arrays, |rows| &rows.arrays);
@@ -294,6 +316,14 @@ impl Geometry {
         let missing = &missing;
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, missing, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
+        let has_missing = !filled.is_empty() || missing.iter().any(|of| !of.is_empty());
+        if has_missing && axes.first().is_some_and(|first| first.scaled.is_some()) {
+            return Err(Error::value(format!(
+                "scale_by: expected arrays whose elements along the first of dims, \"{}\", are all there, but found some that are declared \
+                 missing; use missing_dates=\"keep\", or put another dimension first",
+                axes[0].name
+            )));
+        }
         let each = spec.samples.samples_per_volume as u64;
         let samples = match has_table {
             true => Some(0),
@@ -309,7 +339,7 @@ impl Geometry {
             let of_others = first.missing.as_ref().map_or(0, |missing| missing.count(from, to));
             (of_filled + of_others, others.saturating_mul(all as u64))
         });
-        let outputs::Built { outputs, placements, norms, tables, is_transposed, mask } =
+        let outputs::Built { outputs, placements, norms, tables, is_transposed, masks } =
             outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
@@ -321,7 +351,7 @@ impl Geometry {
             tables,
             outputs,
             is_transposed,
-            mask,
+            masks,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             filled,
             names_segments: spec.samples.names_segments(),
@@ -387,8 +417,8 @@ impl Geometry {
 
     /// Returns which elements of a window, counted from 0, lie in the sample's segment and so need no padding.
     pub fn inside(&self, axis: usize, cut: Cut, start: Start, offset: i64) -> Range<i64> {
-        let (from, to) = self.axes[axis].segment(start.segment);
-        let first = start.at + if axis == 0 { offset } else { 0 };
+        let (from, to) = cut.within(self.axes[axis].segment(start.segment));
+        let first = cut.first(start.at + if axis == 0 { offset } else { 0 });
         let below = from - first;
         let k0 = if below > 0 { (below - 1) / cut.stride + 1 } else { 0 };
         let room = to - 1 - first;

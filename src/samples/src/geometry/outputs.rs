@@ -13,13 +13,15 @@ use crate::spec::{Concat, OutOfBounds, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
-/// The mask output: true for elements that weren't padded. It has a dimension for each axis that samples keep and, if
+/// A mask output: true for elements that weren't padded. It has a dimension for each axis that samples keep and, if
 /// there are several offsets, a first dimension for these.
 #[derive(Clone, Debug)]
 pub struct Mask {
     /// Index of the output.
     pub output: usize,
-    /// The axes that samples keep, each with the cut of the array that has the longest window along it.
+    /// Index of the array whose elements it is about; `None`: about those of all arrays, which have the same places.
+    pub array: Option<usize>,
+    /// The axes that samples keep, each with the cut of the array, or of the one that has the longest window along it.
     pub axes: Vec<(usize, Cut)>,
     /// The offsets. If there are several, the mask has one part for each, one after the other.
     pub offsets: Vec<i64>,
@@ -32,7 +34,7 @@ pub(super) struct Built {
     pub norms: Vec<Norm>,
     pub tables: Vec<Range<usize>>,
     pub is_transposed: bool,
-    pub mask: Option<Mask>,
+    pub masks: Vec<Mask>,
 }
 
 /// A dimension that arrays of one output share: its name and its length in a sample.
@@ -55,9 +57,14 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     };
     complex_fill_parts_differ(&mut built, arrays, views)?;
     if spec.samples.return_mask {
-        let (info, mask) = mask(views, axes, offsets, built.outputs.len());
-        built.outputs.push(info);
-        built.mask = Some(mask);
+        let of_arrays = 0..arrays.len() * usize::from(spec.samples.scale_by.is_some());
+        let about: Vec<Option<usize>> = if of_arrays.is_empty() { vec![None] } else { of_arrays.map(Some).collect() };
+        for array in about {
+            let name = array.map_or_else(|| "mask".to_owned(), |array| format!("{}_mask", arrays[array].output));
+            let (info, mask) = mask(views, axes, offsets, array, built.outputs.len());
+            built.outputs.push(OutputInfo { name, ..info });
+            built.masks.push(mask);
+        }
     }
     for output in &built.outputs {
         let elements = output.shape.iter().try_fold(output.dtype.size() as i64, |n, &s| n.checked_mul(s));
@@ -84,8 +91,9 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     Ok(built)
 }
 
-/// Returns the mask, which becomes output number `output`.
-fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (OutputInfo, Mask) {
+/// Returns the mask about an array or about all, which becomes output number `output`.
+fn mask(views: &[View], axes: &[Axis], offsets: &[i64], array: Option<usize>, output: usize) -> (OutputInfo, Mask) {
+    let views = array.map_or(views, |array| &views[array..=array]);
     let longest = |a: usize| {
         let reads = |view: &&View| view.dims.iter().any(|dim| dim.role == Role::Axis(a));
         let cuts = views.iter().filter(reads).map(|view| view.cuts[a]).filter(|cut| !cut.dropped);
@@ -97,8 +105,8 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
     let shape = groups.into_iter().chain(kept.iter().map(|(_, cut)| cut.window)).collect();
     let dims = groups.map(|_| "offset".to_owned()).into_iter().chain(kept.iter().map(|&(a, _)| axes[a].name.clone()));
     let (dtype, layout) = (DType::Bool, String::new());
-    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: "mask".into(), ragged: None, scratch: 0 };
-    (info, Mask { output, axes: kept, offsets: offsets.to_vec() })
+    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: String::new(), ragged: None, scratch: 0 };
+    (info, Mask { output, array, axes: kept, offsets: offsets.to_vec() })
 }
 
 /// Gives the real and the imaginary parts of complex numbers a [`Norm`] each, if the parts of the fill value differ.
@@ -225,7 +233,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
             outputs.push(output);
         }
     }
-    Ok(Built { outputs, placements, norms, tables, is_transposed, mask: None })
+    Ok(Built { outputs, placements, norms, tables, is_transposed, masks: Vec::new() })
 }
 
 /// Returns the dimensions of a stack that follow its channels: those of `dims` that samples keep, and others that every
@@ -358,5 +366,5 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         .enumerate()
         .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
         .collect();
-    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, is_transposed, mask: None })
+    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, is_transposed, masks: Vec::new() })
 }

@@ -187,6 +187,7 @@ mod tests {
     fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
         ArrayShape {
             aligned: None,
+            places: Vec::new(),
             stored: "float32".into(),
             complex_fill_parts_differ: false,
             ragged: None,

@@ -55,7 +55,7 @@ pub(super) fn cut(name: &str, region: Region, windows: &[Option<i64>], strides: 
             w => (limit("window", name, w, 1)?, false),
         };
         let stride = limit("stride", name, stride.unwrap_or(1), 1)?;
-        let cut = Cut { window, dropped, stride };
+        let cut = Cut { window, dropped, stride, scaled: None };
         if cut.span().is_none() {
             return Err(Error::value(format!("window, stride: too large along \"{name}\"")));
         }

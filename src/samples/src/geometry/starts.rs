@@ -44,11 +44,16 @@ impl Starts {
     /// Makes those of the starts `first`, `first + step`, ... within `bounds` that read elements of one segment only.
     /// `bounds` has the bounds of the segments. A start `s` reads elements from `s + reach.0` to before `s + reach.1`.
     pub fn within(first: i64, step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
+        let rooms: Vec<_> = bounds.windows(2).map(|two| (two[0] - reach.0, two[1] - reach.1)).collect();
+        Self::in_rooms(first, step, &rooms, bounds[bounds.len() - 1] - 1)
+    }
+
+    /// Makes those of the starts `first`, `first + step`, ... up to `last` that lie in the room of a segment: its first and its
+    /// last possible start. `rooms` has that of each segment, in their order.
+    pub(super) fn in_rooms(first: i64, step: i64, rooms: &[(i64, i64)], last: i64) -> Self {
         let mut all = Self::none(step);
-        let last = bounds[bounds.len() - 1] - 1;
-        for (i, segment) in bounds.windows(2).enumerate() {
-            let least = above(segment[0] - reach.0, first, step);
-            all.push(least, (segment[1] - reach.1).min(last), i);
+        for (i, &(from, to)) in rooms.iter().enumerate() {
+            all.push(above(from, first, step), to.min(last), i);
         }
         all
     }

@@ -218,9 +218,8 @@ fn fits(axis: &Axis, start: i64) -> bool {
     if is_far(axis, start) {
         return false;
     }
-    let (first, end) = (start + axis.reach.0, start + axis.reach.1);
-    let (from, to) = axis.segment(axis.segment_of_start(start));
-    from <= first && end <= to
+    let (first, last) = axis.room(axis.segment(axis.segment_of_start(start)));
+    first <= start && start <= last
 }
 
 /// Returns the error for a row whose start is too far from the region under any policy.

@@ -5,6 +5,7 @@ use dali_zarr_base::error::ErrorKind;
 pub(super) fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
         aligned: None,
+        places: Vec::new(),
         stored: "float32".into(),
         complex_fill_parts_differ: false,
         ragged: None,

@@ -3,6 +3,7 @@
 use super::between::Between;
 use super::cuts::Cut;
 use super::picked::{self, Picked};
+use super::scaled::Place;
 use super::{ArrayShape, Pair};
 use crate::spec::Spec;
 use dali_zarr_base::error::{Error, Result};
@@ -42,6 +43,8 @@ impl ViewDim {
 pub struct View {
     /// One entry per dimension of the stored array.
     pub dims: Vec<ViewDim>,
+    /// Where its elements lie along each entry of `dims`, in the first store; empty without `scale_by`.
+    pub places: Vec<Option<Place>>,
     /// How it is cut along each entry of [`Geometry::axes`](super::Geometry::axes).
     pub cuts: Vec<Cut>,
     /// The values along the first of `dims` that lie between two elements. Those of one element are in `dims` too, as picked.
@@ -52,6 +55,14 @@ pub struct View {
     /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
     /// followed by the end of the last one.
     pub joined: Option<(usize, Vec<u64>)>,
+}
+
+/// Returns the error for arrays that have unequal lengths along a dimension that they share: each length and its array.
+pub(super) fn unequal(dim: &str, (len, array): (u64, &str), (other, of): (u64, &str)) -> Error {
+    Error::value(format!(
+        "dimension \"{dim}\" has length {len} in array '{array}' but {other} in array '{of}'; pick as many indices of both, or leave one \
+         of the arrays out"
+    ))
 }
 
 /// Returns each array as samples see it: joins stores and applies `pick`. Checks that arrays agree on the lengths of
@@ -129,14 +140,12 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             };
             let len = pick.as_ref().map_or(stored[0], Picked::len);
             let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
-            let is_shared = role != Role::Whole || spec.samples.stack_arrays;
+            // With `scale_by`, lengths along axes are compared where arrays have no places.
+            let is_scaled = role != Role::Whole && spec.samples.scale_by.is_some();
+            let is_shared = !is_scaled && (role != Role::Whole || spec.samples.stack_arrays);
             match lengths.iter().find(|(n, ..)| n == name && is_shared) {
                 Some((_, other, of)) if *other != len => {
-                    return Err(Error::value(format!(
-                        "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
-                         indices of both, or leave one of the arrays out",
-                        array.name
-                    )));
+                    return Err(unequal(name, (len, &array.name), (*other, of)));
                 }
                 Some(_) => {}
                 None => lengths.push((name.clone(), len, array.name.clone())),
@@ -146,7 +155,8 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             }
             dims.push(ViewDim { role, len, pick });
         }
-        views.push(View { dims, cuts: Vec::new(), between, filled: Vec::new(), joined });
+        let places = array.places.first().cloned().unwrap_or_default();
+        views.push(View { dims, places, cuts: Vec::new(), between, filled: Vec::new(), joined });
     }
     Ok(views)
 }

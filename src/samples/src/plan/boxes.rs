@@ -149,13 +149,16 @@ fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, sample: S
         }
         Role::Axis(a) => {
             let cut = view.cuts[a];
-            let (from, to) = geometry.axes[a].segment(start[a].segment);
+            let (from, to) = cut.within(geometry.axes[a].segment(start[a].segment));
+            let edges = (from, to - geometry.axes[a].spacing);
+            // An array of another resolution may have no element in the segment; its nearest ones are repeated then.
+            let nearest = |at: i64| at.clamp(0, dim.len as i64 - 1);
             Reads {
                 inside: geometry.inside(a, cut, start[a], offset),
                 window: cut.window,
-                first: start[a].at + if a == 0 { offset } else { 0 },
+                first: cut.first(start[a].at + if a == 0 { offset } else { 0 }),
                 stride: cut.stride,
-                edges: (from, to - geometry.axes[a].spacing),
+                edges: if cut.scaled.is_some() { (nearest(edges.0), nearest(edges.1)) } else { edges },
             }
         }
     }
@@ -171,7 +174,8 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
     }
     let elements: i64 = mask.axes.iter().map(|(_, cut)| cut.window).product();
     let op = |is_inside| Operations::of(geometry).number(Operation::Mask(is_inside));
-    let one = Cut { window: 1, dropped: true, stride: 1 };
+    let view = mask.array.map(|array| &geometry.views[array]);
+    let has = |a: usize| view.is_none_or(|view| view.dims.iter().any(|dim| dim.role == Role::Axis(a)));
     for (group, &offset) in (0..).zip(&mask.offsets) {
         let origin = origin + group * elements;
         let range = |&(a, cut): &(usize, Cut)| {
@@ -180,8 +184,9 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
         };
         let ranges: Vec<_> = mask.axes.iter().map(range).collect();
         // A dimension that the sample doesn't have is one element, which may lie outside, or be filled.
-        let mut dropped = (0..geometry.axes.len()).filter(|a| mask.axes.iter().all(|(kept, _)| kept != a));
+        let mut dropped = (0..geometry.axes.len()).filter(|a| has(*a) && mask.axes.iter().all(|(kept, _)| kept != a));
         let is_out = |a: usize| {
+            let one = view.map_or(Cut::ONE, |view| view.cuts[a]);
             geometry.inside(a, one, start[a], offset).is_empty()
                 || a == 0 && geometry.filled.binary_search(&(start[0].at + offset)).is_ok()
         };

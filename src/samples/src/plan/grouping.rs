@@ -91,7 +91,11 @@ impl Planner {
         let along = |i: usize| {
             let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
             let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
-            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+            // In elements of the axis.
+            let longest = |(a, d): (usize, usize)| {
+                geometry.views[a].cuts[i].scaled.map_or(longest(a, d), |scaled| scaled.of_grid(longest(a, d)))
+            };
+            along.reduce(|best, next| if longest(next) > longest(best) { next } else { best })
         };
         let mut all: Vec<_> = (0..geometry.axes.len()).map(along).collect();
         if let (Some(first), true) = (all.first_mut(), geometry.rows.is_some()) {
@@ -190,20 +194,28 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     let part_at = |at: u64| borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
     let step = axis.starts.step() as u64;
     let mut runs = Runs::default();
-    let end = view.dims[d].len;
     let pick = view.dims[d].picked(0);
+    // An array of another resolution is taken as if it had elements of the axis: as many to a chunk as lie in it.
+    let scaled = if let Role::Axis(a) = view.dims[d].role { view.cuts[a].scaled } else { None };
+    let (len, shift) = (view.dims[d].len, scaled.map_or(0, |scaled| scaled.start.div_euclid(scaled.numerator)));
+    let end = scaled.map_or(len, |scaled| scaled.of_grid(len));
+    let of_axis = scaled.map(|scaled| {
+        let chunk = scaled.of_grid(parts[0].dims[d].longest());
+        DimGrid::Regular { chunk, count: end.div_ceil(chunk) }
+    });
+    let grid_of = |part: usize| of_axis.as_ref().unwrap_or(&parts[part].dims[d]);
     // The group of the sample that starts at the element `at`. If stores are not joined along the dimension, the first
     // one stands for all.
     let group = |at: u64| {
         let at = pick.map_or(at, |pick| pick[at as usize]);
         let part = part_at(at);
-        let (grid, local) = (&parts[part].dims[d], at - borders[part]);
+        let (grid, local) = (grid_of(part), at - borders[part]);
         StartsIn { part, chunk: if pick.is_some() { grid.chunk_at(local) } else { group(grid, local, step) } }
     };
     let segments = axis.starts.segments().map(|segment| segment.map_or(0, |number| axis.segment(number).0));
     for ((count, first), from) in axis.starts.runs().zip(segments) {
         // Samples that start before the first element of their segment belong to the chunk of that element.
-        let from = from.max(0) as u64;
+        let (first, from) = (first.saturating_add(shift), from.saturating_add(shift).max(0) as u64);
         let before = (i128::from(from) - i128::from(first)).max(0) as u64;
         let before = before.div_ceil(step).min(count as u64);
         let of = group(from.min(end - 1));
@@ -232,7 +244,7 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
             let part = part_at(at);
             let n = (borders[part + 1] - at).div_ceil(step).min(count);
             let first = Element { part, at: at - borders[part] };
-            match &parts[part].dims[d] {
+            match grid_of(part) {
                 DimGrid::Regular { chunk, .. } => runs.regular(n, first, step, *chunk),
                 DimGrid::Irregular(lengths) => runs.irregular(n, first, step, lengths),
             }

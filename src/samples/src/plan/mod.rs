@@ -361,7 +361,7 @@ impl Planner {
                 before += row.len as i64;
                 lengths.push(row.len as i64);
             }
-            if let Some(mask) = &geometry.mask {
+            for mask in &geometry.masks {
                 boxes::mask(&mut out, geometry, mask, &start, i as i64 * self.unit_elements[mask.output]);
             }
             if geometry.names_store {

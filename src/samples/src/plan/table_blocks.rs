@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Planner, Source};
 use crate::dataset::DimGrid;
-use crate::geometry::{Role, Rows, TableStarts, ViewDim};
+use crate::geometry::{Role, Rows, Scaled, TableStarts, ViewDim};
 use crate::order::{Blocks, Numbers};
 use dali_zarr_base::error::Result;
 use dali_zarr_base::table::room;
@@ -16,6 +16,8 @@ use dali_zarr_base::table::room;
 /// The chunks along one axis: those of the array that decides (`Planner::deciding`), in all stores of a source.
 pub(super) struct Chunks<'a> {
     dim: &'a ViewDim,
+    /// How the array's elements lie beside those that samples start at, if they have other numbers.
+    scaled: Option<Scaled>,
     /// The ragged rows, if starts are numbers of rows. The chunks hold the elements of these rows.
     rows: Option<&'a Rows>,
     /// The chunks in each store.
@@ -51,7 +53,7 @@ impl Chunks<'_> {
             // Empty rows at the end begin behind the last element.
             Some(rows) => rows.span(start).first.min(last),
             None => {
-                let at = start.clamp(0, last as i64) as u64;
+                let at = self.scaled.map_or(start, |scaled| scaled.start(start)).clamp(0, last as i64) as u64;
                 self.dim.picked(0).map_or(at, |pick| pick[at as usize])
             }
         };
@@ -168,7 +170,8 @@ impl Planner {
                 *sum = sum.saturating_add(grid.count().div_ceil(joined));
                 Some(*sum)
             }));
-            let chunks = Chunks { dim: &view.dims[dim], rows, grids, joined, borders, before };
+            let scaled = if let Role::Axis(a) = view.dims[dim].role { view.cuts[a].scaled } else { None };
+            let chunks = Chunks { dim: &view.dims[dim], scaled, rows, grids, joined, borders, before };
             combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < most)?;
             Some(chunks)
         };

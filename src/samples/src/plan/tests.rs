@@ -15,7 +15,7 @@ const PAD: i64 = -1;
 
 /// Carries out the jobs that write the mask.
 fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
-    let mask = planner.geometry().mask.as_ref().unwrap();
+    let mask = planner.geometry().masks.first().unwrap();
     let per_sample: i64 = planner.geometry().outputs[mask.output].shape.iter().product();
     let mut out = vec![None; per_sample as usize * batch];
     for job in plan.pads.iter().filter(|job| job.output as usize == mask.output) {
@@ -185,7 +185,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, aligned: None, stored: "float32".into(), complex_fill_parts_differ: false, ragged: None };
+        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, aligned: None, places: Vec::new(), stored: "float32".into(), complex_fill_parts_differ: false, ragged: None };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -232,6 +232,7 @@ fn jobs_of_channels(lens: [u64; 3]) -> Vec<Job> {
         values: DType::U8,
         unclear: None,
         aligned: None,
+        places: Vec::new(),
         stored: "float32".into(),
         complex_fill_parts_differ: false,
         ragged: None,
@@ -269,6 +270,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
         values: DType::F32,
         unclear: None,
         aligned: None,
+        places: Vec::new(),
         stored: "float32".into(),
         complex_fill_parts_differ: false,
         ragged: None,
@@ -314,6 +316,7 @@ fn a_dimension_of_more_chunks_than_could_be_listed_is_planned() {
         values: DType::U8,
         unclear: None,
         aligned: None,
+        places: Vec::new(),
         stored: "float32".into(),
         complex_fill_parts_differ: false,
         ragged: None,

@@ -6,19 +6,19 @@ use serde_json::Value;
 use super::{DimKey, read};
 use dali_zarr_base::dtype::DType;
 
-/// A whole number for each of `dims`.
+/// A number for each of `dims`: a whole one, if no other type is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PerDim {
+pub enum PerDim<T = i64> {
     /// Values in the order of `dims`. Empty: the default for every dimension.
-    Listed(Vec<i64>),
+    Listed(Vec<T>),
     /// Values by dimension. Other dimensions have the default.
-    ByDim(Vec<(DimKey, i64)>),
+    ByDim(Vec<(DimKey, T)>),
     /// Values by output. Other outputs have the default for every dimension. The values are never `ByOutput`
     /// themselves.
-    ByOutput(Vec<(String, PerDim)>),
+    ByOutput(Vec<(String, Self)>),
 }
 
-impl PerDim {
+impl<T> PerDim<T> {
     /// Makes the default for every dimension.
     pub const fn new() -> Self {
         Self::Listed(Vec::new())
@@ -26,7 +26,7 @@ impl PerDim {
 
     /// Whether nothing was given.
     pub fn is_empty(&self) -> bool {
-        *self == Self::new()
+        matches!(self, Self::Listed(values) if values.is_empty())
     }
 
     /// Returns the dimensions that are named, in the order of their first mention.
@@ -47,20 +47,20 @@ impl PerDim {
     }
 }
 
-impl Default for PerDim {
+impl<T> Default for PerDim<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl From<Vec<i64>> for PerDim {
-    fn from(values: Vec<i64>) -> Self {
+impl<T> From<Vec<T>> for PerDim<T> {
+    fn from(values: Vec<T>) -> Self {
         Self::Listed(values)
     }
 }
 
-impl FromIterator<i64> for PerDim {
-    fn from_iter<I: IntoIterator<Item = i64>>(values: I) -> Self {
+impl<T> FromIterator<T> for PerDim<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self::Listed(values.into_iter().collect())
     }
 }
@@ -232,11 +232,11 @@ fn list<T: Scalar, E: de::Error>(value: &Value) -> Result<Vec<T>, E> {
     }
 }
 
-fn per_dim<E: de::Error>(value: &Value) -> Result<PerDim, E> {
+fn per_dim<T: Scalar, E: de::Error>(value: &Value) -> Result<PerDim<T>, E> {
     let Value::Object(values) = value else { return Ok(PerDim::Listed(list(value)?)) };
     if values.values().any(|value| value.is_object() || value.is_array()) {
         let of = |(name, value): (&String, &Value)| match per_dim(value)? {
-            PerDim::ByOutput(_) => Err(E::invalid_type(Unexpected::Map, &i64::expected().as_str())),
+            PerDim::ByOutput(_) => Err(E::invalid_type(Unexpected::Map, &T::expected().as_str())),
             one => Ok((name.clone(), one)),
         };
         return Ok(PerDim::ByOutput(values.iter().map(of).collect::<Result<_, E>>()?));
@@ -245,7 +245,7 @@ fn per_dim<E: de::Error>(value: &Value) -> Result<PerDim, E> {
     Ok(PerDim::ByDim(values.iter().map(of).collect::<Result<_, E>>()?))
 }
 
-impl<'de> Deserialize<'de> for PerDim {
+impl<'de, T: Scalar> Deserialize<'de> for PerDim<T> {
     fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
         per_dim(&Value::deserialize(value)?)
     }

@@ -25,7 +25,7 @@ pub use by_name::{OutputDims, PerDim, PerOutput};
 pub use order::DEFAULT_SEED;
 pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, OnBadChunk, ResourceArguments};
-pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments};
+pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments, ScaleBy};
 pub use segments::{Breaks, Segments};
 pub use source::{Aligned, ArrayArgument, DimKey, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;
@@ -91,6 +91,10 @@ fn ordinal<'de, D: serde::Deserializer<'de>>(value: D) -> Result<i32, D::Error> 
 /// The arguments that decide the number of outputs.
 const OF_OUTPUTS: [&str; 5] = ["arrays", "offsets", "stack_arrays", "return_mask", "return_index"];
 
+/// The arguments that are lengths in units with `scale_by`, and the names of the fields for these.
+const LENGTHS: [(&str, &str); 3] =
+    [("window", "window in units"), ("step", "step in units"), ("overlap", "overlap in units")];
+
 /// Default number of concurrent requests to remote stores. It fills 10 Gbit/s with requests of a megabyte that take 100
 /// ms.
 const DEFAULT_CONCURRENCY: usize = 128;
@@ -107,6 +111,11 @@ impl Default for Spec {
             device: Device::Cpu,
         }
     }
+}
+
+/// Whether `scale_by` is given, whatever its value.
+fn has_scales(arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
+    arguments.get("scale_by").is_some_and(|by| !by.is_null() && by != "")
 }
 
 /// Returns the number of CPU cores for this process. Processes that torchrun starts on one machine share it: each takes
@@ -156,6 +165,15 @@ impl Spec {
     }
 
     fn of_arguments(mut arguments: serde_json::Map<String, serde_json::Value>) -> Result<Self> {
+        let is_scaled = has_scales(&arguments);
+        for (name, length) in LENGTHS {
+            if arguments.contains_key(length) {
+                return Err(Error::value(format!("there is no argument {length:?}")));
+            }
+            if is_scaled && let Some(value) = arguments.remove(name) {
+                arguments.insert(length.to_owned(), value);
+            }
+        }
         let all = &mut arguments;
         let (source, samples, values) = (read::group(all)?, read::group(all)?, read::group(all)?);
         let (order, resources) = (read::group(all)?, read::group(all)?);
@@ -206,16 +224,19 @@ impl Spec {
     }
 
     /// Returns the number of outputs of a reader with the arguments in a JSON object: the arrays for each offset, the
-    /// mask and the index. It needs no store, and ignores errors in arguments that don't matter for the number.
+    /// mask (one for each array with `scale_by`) and the index. It needs no store, and ignores errors in arguments that don't matter for the number.
     ///
     /// # Errors
     /// Those of [`Self::from_json`], for the arguments that matter.
     pub fn num_outputs(text: impl AsRef<[u8]>) -> Result<usize> {
         let mut arguments = read::object(text.as_ref())?;
+        let is_scaled = has_scales(&arguments);
         arguments.retain(|name, _| OF_OUTPUTS.contains(&name.as_str()));
         let Self { source, samples, .. } = Self::of_arguments(arguments)?;
-        let per_offset = if samples.stack_arrays { 1 } else { source.arrays.len().max(1) };
-        let others = usize::from(samples.return_mask) + usize::from(samples.return_index);
+        let arrays = source.arrays.len().max(1);
+        let per_offset = if samples.stack_arrays { 1 } else { arrays };
+        let masks = if is_scaled { arrays } else { 1 };
+        let others = usize::from(samples.return_mask) * masks + usize::from(samples.return_index);
         Ok(per_offset * samples.offsets.len().max(1) + others)
     }
 }

@@ -12,13 +12,29 @@ pub struct SampleArguments {
     /// The dimensions along which samples are cut. Empty: those that `window` names, or the first dimension of the
     /// array with the most dimensions (the first such array).
     pub dims: Vec<DimKey>,
-    /// Elements per sample. 0 (the default): one element, and the dimension is dropped. Outputs may differ.
+    /// Elements per sample. 0 (the default): one element, and the dimension is dropped. Outputs may differ. Empty with
+    /// `scale_by`, which has [`Self::window_lengths`] instead.
     pub window: PerDim,
     /// Distance between sample starts in elements. Default: the length of the longest window without stride, which is 1
     /// for a dropped dimension.
     pub step: PerDim,
     /// Another way to give `step`: the length of the longest window minus `step`.
     pub overlap: PerDim,
+    /// Whether arrays may have elements of other sizes: a sample is then the same box in each of them.
+    #[serde(deserialize_with = "scale_by")]
+    pub scale_by: Option<ScaleBy>,
+    /// With `scale_by`: the output whose array's elements samples start at. `None`: the first one.
+    #[serde(deserialize_with = "name")]
+    pub grid: Option<String>,
+    /// With `scale_by`: `window` in units of the places of elements. 0, and -1 for all of the region, as without.
+    #[serde(rename = "window in units")]
+    pub window_lengths: PerDim<f64>,
+    /// With `scale_by`: `step` in these units.
+    #[serde(rename = "step in units")]
+    pub step_lengths: PerDim<f64>,
+    /// With `scale_by`: `overlap` in these units.
+    #[serde(rename = "overlap in units")]
+    pub overlap_lengths: PerDim<f64>,
     /// The dimensions, from `dims`, along which a sample's start is random in each epoch. Their `step` must be 0 or not
     /// given.
     pub random_crop: Vec<DimKey>,
@@ -98,7 +114,8 @@ impl SampleArguments {
     /// Returns the dimensions in `dims`, or those that `window` names if `dims` is empty, and the name of that
     /// argument. The list is empty if neither names a dimension.
     pub(crate) fn dims_or_window(&self) -> (Vec<DimKey>, &'static str) {
-        match self.window.dims() {
+        let named = if self.scale_by.is_some() { self.window_lengths.dims() } else { self.window.dims() };
+        match named {
             keys if self.dims.is_empty() => (keys, "window"),
             _ => (self.dims.clone(), "dims"),
         }
@@ -147,6 +164,11 @@ impl Default for SampleArguments {
             window: PerDim::new(),
             step: PerDim::new(),
             overlap: PerDim::new(),
+            scale_by: None,
+            grid: None,
+            window_lengths: PerDim::new(),
+            step_lengths: PerDim::new(),
+            overlap_lengths: PerDim::new(),
             random_crop: Vec::new(),
             samples_per_volume: 1,
             starts: None,
@@ -176,6 +198,22 @@ impl Default for SampleArguments {
             return_index: false,
         }
     }
+}
+
+/// What says where the elements of arrays of other resolutions lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScaleBy {
+    /// Coordinates, or OME-Zarr's transformations, which are places of elements' centres.
+    Coordinates,
+    /// The same, but taken as places of elements' first edges.
+    Corners,
+}
+
+/// Reads `scale_by`, which is empty if all arrays have elements of one size.
+fn scale_by<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<ScaleBy>, D::Error> {
+    let value = serde_json::Value::deserialize(value)?;
+    if value == "" { Ok(None) } else { ScaleBy::deserialize(value).map(Some).map_err(serde::de::Error::custom) }
 }
 
 /// How several stores are combined.

@@ -100,6 +100,12 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         window: _,
         step: _,
         overlap: _,
+        // What they come to is in the windows, the starts and the maps of arrays.
+        scale_by: _,
+        grid: _,
+        window_lengths: _,
+        step_lengths: _,
+        overlap_lengths: _,
         random_crop: _,
         starts: _,
         stride: _,
@@ -194,6 +200,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
             json!([fill_missing.map(FillMissing::name), shortened(json!(geometry.filled))]),
         ),
         (geometry.views.iter().any(|view| view.between.is_some()), "interpolation", json!(interpolated(geometry))),
+        (axes.iter().any(|axis| axis.scaled.is_some()), "scale_by", shortened(json!(scaled(geometry)))),
         (geometry.is_transposed, "transpose", shortened(json!(orders(geometry)))),
         (*order == OrderSource::Pushed, "order", json!("the caller's")),
         // In older versions, all draws of a sample had the same crop.
@@ -213,6 +220,12 @@ fn interpolated(geometry: &Geometry) -> Vec<Option<String>> {
         format!("hash {}", digest(numbers, 3))
     };
     geometry.views.iter().map(|view| view.between.as_ref().map(of)).collect()
+}
+
+/// Describes where the elements of arrays of other resolutions lie, for each array along each axis.
+fn scaled(geometry: &Geometry) -> Vec<Vec<Option<[i64; 3]>>> {
+    let of_cut = |cut: &Cut| cut.scaled.map(|scaled| [scaled.numerator, scaled.denominator, scaled.start]);
+    geometry.views.iter().map(|view| view.cuts.iter().map(of_cut).collect()).collect()
 }
 
 /// Returns the names of each output's dimensions, in their order.
