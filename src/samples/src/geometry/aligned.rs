@@ -8,13 +8,16 @@ use super::{ArrayShape, Pair, Role, View};
 use crate::spec::{Aligned, Spec};
 use dali_zarr_base::error::{Error, Result};
 
+/// Elements of an array, and the weight of each.
+type Others = (Arc<[i64]>, Arc<[f64]>);
+
 /// What belongs to each element along the first of `dims`, before `pick`: an element of an array, or a value between two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alignment {
     /// The elements. -1: none belongs to it. Samples that would read it are left out.
     elements: Arc<[i64]>,
     /// The other elements, and their weights; `None` if all values are those of one element.
-    others: Option<(Arc<[i64]>, Arc<[f64]>)>,
+    others: Option<Others>,
 }
 
 impl Alignment {
