@@ -31,7 +31,7 @@ class Case:
     def __init__(self, seed: int, folder: Path, dtypes: tuple[str, ...] = ("float32", "float64", "int16", "uint8")):
         self.rng = rng = np.random.default_rng([seed, len(dtypes)])
         self.path, self.whole = folder / f"{seed}.zarr", folder / f"{seed}-whole.zarr"
-        self.steps = int(rng.integers(6, 25))
+        self.steps = int(rng.integers(8, 25))
         names = ("a", "b") if rng.random() < 0.4 else ("a",)
         self.arrays = bad.write(rng, self.path, self.steps, names, dtypes)
         shutil.copytree(self.path, self.whole)
