@@ -243,11 +243,12 @@ int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, 
 /* Tells whether output `index` is ragged (`*ragged` is 1, else 0), and the most bytes that it takes in a batch: the
  * memory to lend.
  *
- * The samples of a ragged output (arguments "ragged", "ragged_ends") differ in the first dimension.
- * dali_zarr_describe_output tells the shape and the bytes of the longest sample. In a batch, the samples lie one
- * after the other without gaps; dali_zarr_batch_lengths tells their lengths. For other outputs the samples take
- * batch_size * sample_bytes in every batch, and `*bytes` is more only if values are interpolated: the elements between
- * which they lie are kept behind the samples. */
+ * The samples of a ragged output differ in the first dimension (arguments "ragged", "ragged_ends"), or in some dimensions
+ * (arguments "groups", "concat"). dali_zarr_describe_output tells the greatest length along each dimension, and the bytes of
+ * a sample with these lengths. In a batch, the samples lie one after the other without gaps; dali_zarr_batch_lengths or
+ * dali_zarr_batch_shapes tells their lengths. For other outputs the samples take batch_size * sample_bytes in every
+ * batch, and `*bytes` is more only if values are interpolated: the elements between which they lie are kept behind
+ * the samples. */
 int32_t dali_zarr_describe_batch(const dali_zarr_reader *reader, size_t index, int32_t *ragged, size_t *bytes);
 
 /* Describes an epoch. */
@@ -456,9 +457,16 @@ int32_t dali_zarr_batch_data(const dali_zarr_batch *batch, size_t output, const 
 int32_t dali_zarr_batch_samples(const dali_zarr_batch *batch, size_t *count);
 
 /* For readers with ragged outputs: returns the length of each sample along the first dimension of the ragged
- * outputs. All ragged outputs have the same lengths. `*count` is the number of samples; 0 if no output is ragged.
+ * outputs. All ragged outputs have the same lengths. `*count` is the number of samples; 0 if samples aren't rows
+ * ("ragged", "ragged_ends").
  * Valid until the batch is released. */
 int32_t dali_zarr_batch_lengths(const dali_zarr_batch *batch, const int64_t **lengths, size_t *count);
+
+/* For readers whose samples have the shapes of their stores or groups ("concat", "groups"): returns the shapes of the
+ * samples of ragged output `output`, one after the other, each with an entry for each dimension. `*count` is the number of
+ * all entries; 0 if the output isn't ragged, or if its samples are rows, whose lengths dali_zarr_batch_lengths returns.
+ * The samples of a ragged output lie one after the other without gaps. Valid until the batch is released. */
+int32_t dali_zarr_batch_shapes(const dali_zarr_batch *batch, size_t output, const int64_t **shapes, size_t *count);
 
 /* For readers that deliver to a GPU: returns the id of the lent set that holds the batch. The data is complete in
  * memory, and the set belongs to the host again. */

@@ -34,7 +34,7 @@ def test_what_is_known_by_hand(tmp_path, values):
     assert (e["samples"], e["samples_of_this_shard"], e["batches_per_epoch"]) == (48, 48, 6)
     a, index = e["outputs"]
     assert a == {"name": "a", "dims": list(DIMS[1:]), "shape": [8, 16], "dtype": "float32", "layout": a["layout"],
-                 "sample_bytes": FIELD, "bits_of": None, "ragged": False, "batch_bytes": a["batch_bytes"],
+                 "sample_bytes": FIELD, "bits_of": None, "ragged": False, "ragged_dims": [], "batch_bytes": a["batch_bytes"],
                  "scratch_bytes": 0}
     assert (index["shape"], index["dtype"]) == ([1], "int64")
     (array,) = e["arrays"]

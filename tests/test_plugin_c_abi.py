@@ -87,6 +87,21 @@ def test_ragged_batches_tell_their_lengths(program, tmp_path):
     assert done.stdout == data[:3].tobytes() + labels[:2].tobytes() + data[3:18].tobytes() + labels[2:].tobytes()
 
 
+def test_batches_of_groups_tell_their_shapes(program, tmp_path):
+    images = [np.arange(1, y * x + 1, dtype="int16").reshape(y, x) for y, x in ((3, 4), (2, 7), (5, 1))]
+    for i, image in enumerate(images):
+        zarr.open_group(tmp_path / "g", mode="a").create_group(f"g{i}").create_array("a", data=image, chunks=(2, 2))
+    spec = {"path": str(tmp_path / "g"), "arrays": ["a"], "groups": "*", "batch_size": 2, "pad_last_batch": True}
+    done = program(json.dumps(spec | {"return_index": True}), 2)
+    assert done.returncode == 0, done.stderr.decode()
+    lines = done.stderr.decode().splitlines()
+    assert lines[1].startswith("output a dtype 2 layout '' bytes 70 shape 5 7 ragged, a batch 56")
+    assert lines[3:] == ["shapes 3 4 2 7", "shapes 5 1 5 1"]
+    first, second, third = (image.tobytes() for image in images)
+    numbers = [np.array(n, "int64").tobytes() for n in ([0, 1], [2, 2])]
+    assert done.stdout == first + second + numbers[0] + third + third + numbers[1]
+
+
 def test_errors_have_a_status_and_a_message(program, store):
     done = program(json.dumps({"path": str(store), "arrays": ["b"]}), 1)
     assert done.returncode == 1

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "replacement": "BOOL",
     "samples_per_volume": "INT64",
     "concat": "STRING",
+    "groups": "_STRING_VEC",
     "random_crop": "_STRING_VEC",
     "scale_by": "STRING",
     "grid": "STRING",

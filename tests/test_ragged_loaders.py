@@ -98,7 +98,7 @@ def test_csr(tmp_path, device):
     ("args", "words"),
     [
         ({"collate": "csr"}, "expected the arrays 'data' and 'indices'"),
-        ({"collate": "dense"}, "expected 'nested', 'padded' or 'csr'"),
+        ({"collate": "dense"}, "expected 'nested', 'list', 'padded' or 'csr'"),
         ({"columns": 3}, "expected collate='csr'"),
         ({"collate": "csr", "columns": -1}, "columns: expected a whole number of at least 0, but found -1"),
         ({"collate": "csr", "columns": 2.5}, "but found 2.5"),
@@ -227,13 +227,13 @@ def test_jax_csr(tmp_path, device, wide, group):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({"collate": "nested"}, "expected 'padded' or 'csr', since JAX has no nested arrays"),
-        ({"collate": "dense"}, "expected 'nested', 'padded' or 'csr'"),
+        ({"collate": "nested"}, "expected 'list', 'padded' or 'csr', since JAX has no nested arrays"),
+        ({"collate": "dense"}, "expected 'nested', 'list', 'padded' or 'csr'"),
         ({"collate": "csr"}, "expected the arrays 'data' and 'indices'"),
         ({"collate": "padded", "columns": 3}, "expected collate='csr'"),
         ({"collate": "padded", "transform": dict}, "expected no transform with it.*have the transform pad"),
         ({"collate": "csr", "sharding": 1}, "expected no sharding with 'csr'"),
-        ({"arrays": ["X/data"], "dtype": None}, "give collate='padded' or 'csr', or have a transform pad them"),
+        ({"arrays": ["X/data"], "dtype": None}, "give collate='list', 'padded' or 'csr', or have a transform pad them"),
         ({"arrays": ["obs/label"], "ragged": None, "collate": "padded"}, "collate: expected ragged or ragged_ends with it"),
         ({"arrays": ["obs/label"], "ragged": None, "columns": 3}, "columns: expected ragged or ragged_ends with it"),
     ],

@@ -188,7 +188,6 @@ def test_explain_and_the_loader(volumes):
         ({"samples_per_volume": 4, "path": None}, "samples_per_volume: expected random_crop too"),
         ({"samples_per_volume": 0, "random_crop": NAMES}, "samples_per_volume: expected a whole number of at least 1, but found 0"),
         ({"concat": "stores"}, 'concat: expected "dims" or "samples", but found "stores"'),
-        ({"concat": "samples", "dims": ["z"]}, "output 'image'"),
         ({"concat": "samples", "window": [100, 1, 1]}, "0.zarr"),
         ({}, "array 'image' has length 12 along \"y\" in "),
     ],

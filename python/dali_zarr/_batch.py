@@ -21,7 +21,8 @@ class Batch(dict[str, Any]):
     """Tensors by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are inner
     batches by its keys.
 
-    Ragged outputs (``ragged``, ``ragged_ends``) are nested tensors with the layout ``torch.jagged``, or what ``collate`` says."""
+    Ragged outputs (``ragged``, ``ragged_ends``, ``groups``) are nested tensors with the layout ``torch.jagged``, lists of tensors
+    where samples differ in other dimensions than the first, or what ``collate`` says."""
 
     index: torch.Tensor | None
     """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
@@ -124,17 +125,25 @@ class Batch(dict[str, Any]):
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         values = {
-            name: value._with(change) if isinstance(value, Batch) else change(value) if isinstance(value, torch.Tensor) else value
-            for name, value in self.items()
+            name: value._with(change) if isinstance(value, Batch) else _changed(value, change) for name, value in self.items()
         }
         found = Batch(values, _origin=self._origin)
         found.loader = self.loader
         return found
 
 
+def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Changes a tensor, or the tensors of a list."""
+    if isinstance(value, list):
+        return [_changed(item, change) for item in cast("list[Any]", value)]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
 def _device_of(batch: Batch) -> torch.device | None:
     """Returns the device of a batch's first tensor."""
     for value in batch.values():
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
         found = value.device if isinstance(value, torch.Tensor) else _device_of(value) if isinstance(value, Batch) else None
         if found is not None:
             return found

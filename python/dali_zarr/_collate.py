@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ._loading.collate import LENGTHS, Collate, CollatePlan, beyond_columns, check_name, check_needless, is_in_columns
+from ._loading.collate import LENGTHS, Collate, CollatePlan, beyond_columns, check_name, check_needless, is_in_columns, shape_of
 from ._loading.outputs import Place
-from ._loading.ragged import Lengths, Ragged
+from ._loading.ragged import ROWS, Lengths, Ragged, Shapes, differ_first
 
 _UNTYPED: Any = torch
 
@@ -24,10 +24,12 @@ class Collation:
             ValueError: It doesn't fit the outputs.
         """
         check_name(how)
-        self._choice = CollatePlan(how or "nested", columns, ragged, places, lambda group: group or "matrix")
+        self._choice = CollatePlan(how, columns, ragged, places, lambda group: group or "matrix")
         # Outputs that were ragged in some batch, a transform's too. In another batch their samples may all have one
         # length, for example in a last batch of one sample.
         self._ragged: set[Place] = set()
+        # Those of them that are lists of tensors.
+        self._listed: set[Place] = {place for place, dims in ragged.dims.items() if how == "list" or (how is None and dims != ROWS)}
 
     @classmethod
     def of(cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]) -> Collation | None:
@@ -44,11 +46,12 @@ class Collation:
     def __call__(
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
         flat: Callable[[Any, tuple[int, ...]], torch.Tensor],
-    ) -> tuple[list[Place], list[torch.Tensor]]:
-        """Returns the batch's places and tensors, of the first ``valid`` samples. ``dense`` makes a tensor of an output
-        of DALI's whose samples have one shape; ``flat`` makes one of a ragged output, with the shape that is passed."""
+    ) -> tuple[list[Place], list[Any]]:
+        """Returns the batch's places and tensors, or lists of tensors, of the first ``valid`` samples. ``dense`` makes a tensor
+        of an output of DALI's whose samples have one shape; ``flat`` makes one of a ragged output, with the shape that is
+        passed."""
         choice = self._choice
-        values: dict[Place, torch.Tensor] = {}
+        values: dict[Place, Any] = {}
         parts: dict[Place, tuple[torch.Tensor, Lengths]] = {}
         # Outputs with equal lengths share one tensor of offsets: by this PyTorch knows that their shapes agree.
         offsets: list[tuple[Lengths, torch.Tensor]] = []
@@ -57,10 +60,21 @@ class Collation:
                 values[place] = dense(output)
                 continue
             self._ragged.add(place)
+            if choice.how in (None, "list") and (choice.how == "list" or not differ_first(output.shape())):
+                self._listed.add(place)
+            if place in self._listed or (choice.how == "padded" and not choice.ragged.are_rows):
+                shapes = Shapes(output, valid)
+                samples = shapes.split(flat(output, (shapes.total,)))
+                if place in self._listed:
+                    values[place] = samples
+                else:
+                    values[place] = _padded_to(samples, shapes.largest)
+                    values[shape_of(place)] = torch.tensor(shapes.shapes, dtype=torch.int64, device=values[place].device)
+                continue
             lengths = Lengths(output, valid, place)
             tensor = flat(output, lengths.shape)[: lengths.total]
             at = _offsets(offsets, lengths, tensor.device)
-            if choice.how == "nested":
+            if choice.how in (None, "nested"):
                 values[place] = _nested(tensor, at, lengths)
             elif choice.how == "padded":
                 values[place] = _padded(tensor, at, lengths)
@@ -94,6 +108,17 @@ def _nested(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> to
 
 # PyTorch lacks most functions for these types.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _padded_to(samples: Sequence[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
+    first = samples[0]
+    if first.dtype in _SIGNED:
+        signed = _SIGNED[first.dtype]
+        return _padded_to([sample.view(signed) for sample in samples], shape).view(first.dtype)
+    out = first.new_zeros((len(samples), *shape))
+    for i, sample in enumerate(samples):
+        out[(i, *map(slice, sample.shape))] = sample
+    return out
 
 
 def _padded(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> torch.Tensor:

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dali
-from ._loading.collate import LENGTHS, CollatePlan, beyond_columns, check_name, indices_of, is_in_columns, of_values
-from ._loading.outputs import Place
-from ._loading.ragged import Lengths
-from ._loading.reading import Transform
+from ._loading.collate import LENGTHS, CollatePlan, beyond_columns, check_name, indices_of, is_in_columns, of_values, shape_of
+from ._loading.outputs import Place, flattened, nested
+from ._loading.ragged import Lengths, Shapes
+from ._loading.reading import Padded, Transform
 
 _PAD = "lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
 RAGGED = (
     "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: give "
-    f"collate='padded' or 'csr', or have a transform pad them, as {_PAD}"
+    f"collate='list', 'padded' or 'csr', or have a transform pad them, as {_PAD}"
 )
 
 # JAX without types, where its own type hints are incomplete.
@@ -31,39 +31,56 @@ def check(collate: Any, transform: Any, sharding: Any) -> None:
     contradicts it."""
     check_name(collate)
     if collate == "nested":
-        raise ValueError("dali_zarr: collate: expected 'padded' or 'csr', since JAX has no nested arrays, but found 'nested'")
+        raise ValueError(
+            "dali_zarr: collate: expected 'list', 'padded' or 'csr', since JAX has no nested arrays, but found 'nested'"
+        )
     if collate is not None and transform is not None:
         raise ValueError(
             "dali_zarr: collate: expected no transform with it, since the lengths of its outputs aren't known before: "
             f"have the transform pad, as {_PAD}"
         )
-    if collate == "csr" and sharding is not None:
+    if collate in ("csr", "list") and sharding is not None:
         raise ValueError(
-            "dali_zarr: collate: expected no sharding with 'csr', since the rows of devices have other numbers of elements; "
-            "collate='padded' has one shape"
+            f"dali_zarr: collate: expected no sharding with {collate!r}, since the samples of devices have other numbers of "
+            "elements; collate='padded' has one shape"
         )
 
 
-def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
-    """Returns a transform that pads ragged outputs, so that batches have one shape; None where there are none.
-    ``longest``: for each ragged output the length to pad to, and its type."""
-    told = {place[0]: (max(length, 1), dtype) for place, (length, dtype) in longest.items()}
-    return functools.partial(_padded, told) if told else None
+def padding(padded: Mapping[Place, Padded]) -> Transform | None:
+    """Returns a transform that pads ragged outputs, so that batches have one shape; None where there are none."""
+    return functools.partial(_padded, dict(padded)) if padded else None
 
 
-def _padded(told: Mapping[str, tuple[int, str]], given: dict[str, Any]) -> dict[str, Any]:
-    found = {name: _pad(value, *told[name]) if name in told else value for name, value in given.items()}
-    first = given[next(iter(told))]
-    return found | {LENGTHS: _dali.module("fn").cast(first.shape()[0], dtype=_dali.module("types").INT32)}
-
-
-def _pad(value: Any, length: int, dtype: str) -> Any:
+def _padded(padded: Mapping[Place, Padded], given: dict[str, Any]) -> dict[str, Any]:
     fn, types = _dali.module("fn"), _dali.module("types")
-    if dtype != "float64":
-        return fn.pad(value, axes=[0], shape=[length])
+    places, values = flattened(given)
+    found = dict(zip(places, values, strict=True))
+    more: dict[Place, Any] = {}
+    for place, how in padded.items():
+        shape = fn.cast(found[place].shape(), dtype=types.INT32)
+        more |= {(LENGTHS,): shape[0]} if how.are_rows else {shape_of(place): shape}
+        found[place] = _pad(found[place], how)
+    found |= more
+    return nested(list(found), list(found.values()), lambda content, _: content)
+
+
+def _pad(value: Any, how: Padded) -> Any:
+    fn, types = _dali.module("fn"), _dali.module("types")
+    to = {"axes": list(how.lengths), "shape": [max(length, 1) for length in how.lengths.values()]}
+    if how.dtype != "float64":
+        return fn.pad(value, **to)
     # DALI can't pad float64. So its bits are padded as int64: the bits of 0.0 are zero.
-    bits = fn.pad(fn.reinterpret(value, dtype=types.INT64), axes=[0], shape=[length])
-    return fn.reinterpret(bits, dtype=types.FLOAT64)
+    return fn.reinterpret(fn.pad(fn.reinterpret(value, dtype=types.INT64), **to), dtype=types.FLOAT64)
+
+
+def listed(output: Any, valid: int, on_device: Callable[[Any], Any]) -> list[Any]:
+    """Returns arrays of the first ``valid`` samples of an output of DALI's. ``on_device`` makes arrays of DALI's tensors."""
+    shapes = Shapes(output, valid)
+    if shapes.total == 0:
+        # DALI has no tensor of no elements.
+        dtype = _dali.module("types").to_numpy_type(output.dtype)
+        return [_UNTYPED.numpy.zeros(shape, dtype) for shape in shapes.shapes]
+    return shapes.split(on_device(output.as_reshaped_tensor([shapes.total])))
 
 
 def indptr(group: str) -> str:

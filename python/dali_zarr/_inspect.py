@@ -59,7 +59,11 @@ def explain(
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data.
 
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
-          whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
+          whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none).
+          Of ``outputs``, ``ragged_dims`` are the dimensions in which samples differ; ``shape`` and ``sample_bytes`` are those of
+          the largest sample, and ``batch_bytes`` the most that a batch has;
+        - ``path``, the locations of the stores or of the groups; ``groups``, their number with `groups`, else None; and
+          ``without_samples``, how many stores or groups have none, since no window fits in them;
         - ``arrays``, each with ``mask_and_scale`` (whether it is decoded, also where that follows from its attributes),
           ``fillna`` (the value that replaces NaNs; None where they stay or can't occur), ``scaled`` (with `scale_by`, by dimension:
           the elements of a ``window``, their ``distance``, and how far they are ``beside`` the boxes, in elements), ``stores``

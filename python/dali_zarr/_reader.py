@@ -44,6 +44,9 @@ def zarr_reader(
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. A URL, an absolute path, or
             one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
             Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
+        groups: The groups of each store from which samples are cut, each like a store of its own: a name, a pattern (``"run_*"``,
+            ``"*/*/*"``), a list of these, or True for all at the root. Without `dims` and `window` each group is one sample,
+            whole. Samples may have other shapes in other groups.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
             in its order.

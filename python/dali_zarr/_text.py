@@ -167,15 +167,25 @@ _BAD_CHUNKS = {
 }
 
 
+def _stores(e: dict[str, Any]) -> list[str]:
+    paths = e["path"]
+    if e["groups"] is None or len(paths) < 3:
+        return [f"store {path}" for path in paths]
+    return [f"{len(paths)} groups: {paths[0]} to {paths[-1]}"]
+
+
 def explanation_text(e: dict[str, Any]) -> str:
     """The text of an explanation."""
-    lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
+    lines = [*([f"reader {e['name']}"] if "name" in e else []), *_stores(e), _samples(e)]
+    if e["without_samples"]:
+        lines.append(f"without samples: {e['without_samples']} of the stores or groups, since no window fits in them")
     for o in e["outputs"]:
         layout = f", layout {o['layout']}" if o["layout"] else ""
         most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
+        differ = f"; samples differ in {', '.join(o['ragged_dims'])}" if o["ragged"] and not e["ragged"] else ""
         lines.append(
             f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
-            f"{most}{size(o['sample_bytes'])} a sample{batch}{_scratch(o)}"
+            f"{most}{size(o['sample_bytes'])} a sample{batch}{differ}{_scratch(o)}"
         )
     if e["ragged"]:
         lines.append(_rows(e["ragged"]))

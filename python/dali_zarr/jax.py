@@ -156,7 +156,7 @@ class Loader(Rollouts):
         transform: Transform | None = None,
         num_threads: int = 2,
         return_index: bool = False,
-        collate: Literal["padded", "csr"] | None = None,
+        collate: Literal["list", "padded", "csr"] | None = None,
         columns: int | None = None,
         **arguments: Unpack[LoaderArguments],
     ):
@@ -174,12 +174,13 @@ class Loader(Rollouts):
                 ``jax.distributed.initialize`` before. Where JAX knows only one process: the ranks of
                 ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
-            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest
+            collate: What ragged outputs (``ragged``, ``ragged_ends``, ``groups``) become. ``"padded"``: zeros up to the longest
                 sample of the store (at most ``max_length``), so that all batches have one shape, and an entry
-                ``"lengths"`` of int32. ``"csr"``: the arrays ``X/data`` and ``X/indices`` with one row after the other,
-                and an entry ``"X/indptr"`` that says where each row begins. Indices that aren't columns raise an error;
-                it isn't checked that the indices of a row ascend. Arguments that change values leave the indices as
-                they are; without ``jax_enable_x64`` they become int32.
+                ``"lengths"`` of int32; with `groups` and ``concat="samples"`` an entry such as ``"image/shape"`` for each
+                output instead. ``"list"``: a list of arrays, one for each sample. ``"csr"``: the arrays ``X/data`` and
+                ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that says where each row begins.
+                Indices that aren't columns raise an error; it isn't checked that the indices of a row ascend. Arguments
+                that change values leave the indices as they are; without ``jax_enable_x64`` they become int32.
             columns: The number of columns with ``collate="csr"``. Default: from the attribute ``shape`` of the matrix's
                 group.
             arguments, offsets, drop_last, pad_last_batch, uneven, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.

@@ -112,8 +112,10 @@ class Loader(Rollouts, BaseLoader[Batch]):
                 to a dictionary of outputs by name.
             num_threads: Threads of DALI's for the transform.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
-            collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory.
-                ``"padded"``: zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64.
+            collate: What ragged outputs become. ``"nested"``: nested tensors, which share DALI's memory. ``"list"``: lists of
+                tensors, which share it too. Default: ``"nested"``, or ``"list"`` for outputs whose samples differ in other
+                dimensions than the first. ``"padded"``: zeros up to the longest sample of the batch, and an entry ``"lengths"`` of
+                int64; with `groups` and ``concat="samples"`` an entry such as ``"image/shape"`` for each output instead.
                 ``"csr"``: of the arrays ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with
                 the layout ``torch.sparse_csr``; Indices that aren't columns raise an error; to check this, the host
                 waits for a GPU. It isn't checked that the indices of a row ascend. Arguments that change values
@@ -328,7 +330,7 @@ class Loader(Rollouts, BaseLoader[Batch]):
             batch["index"] = index
         return batch
 
-    def _collated(self, collation: Collation, found: list[Any], valid: int) -> tuple[list[outputs.Place], list[torch.Tensor]]:
+    def _collated(self, collation: Collation, found: list[Any], valid: int) -> tuple[list[outputs.Place], list[Any]]:
         bits = {id(found[i]) for i in self._reading.bfloats()}
 
         def typed(output: Any, tensor: torch.Tensor) -> torch.Tensor:

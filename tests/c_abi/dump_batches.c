@@ -61,6 +61,12 @@ static int dump(const char *spec, long count) {
     if ((status = dali_zarr_batch_lengths(batch, &lengths, &samples))) return failed(status);
     for (size_t s = 0; s < samples; s++) fprintf(stderr, "length %lld\n", (long long)lengths[s]);
     for (size_t i = 0; i < outputs; i++) {
+      const int64_t *shapes;
+      size_t entries;
+      if ((status = dali_zarr_batch_shapes(batch, i, &shapes, &entries))) return failed(status);
+      if (entries > 0) fprintf(stderr, "shapes");
+      for (size_t n = 0; n < entries; n++) fprintf(stderr, " %lld", (long long)shapes[n]);
+      if (entries > 0) fprintf(stderr, "\n");
       const void *data;
       size_t bytes;
       if ((status = dali_zarr_batch_data(batch, i, &data, &bytes))) return failed(status);
@@ -110,6 +116,7 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_data(NULL, 0, &data, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_buffers(NULL, &id));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_lengths(NULL, &lengths, &bytes));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_shapes(NULL, 0, &lengths, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_describe_batch(NULL, 0, NULL, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_operator_error(NULL, &text));

@@ -58,7 +58,7 @@ def to_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, 
 
 def to_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments on which dimensions and coordinates depend, in the operator's form."""
-    given = ("path", "arrays", "storage_options", "dims", "scale_by", "grid")
+    given = ("path", "arrays", "groups", "storage_options", "dims", "scale_by", "grid")
     arguments = _handles.translated(arguments)
     return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})
 

@@ -24,6 +24,8 @@ def checked(name: str, value: Any) -> Any:
     Raises:
         TypeError, ValueError: It isn't one that the argument can have.
     """
+    if name == "groups" and value is not None:
+        return groups(value)
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
     if name in ("arrays", "dims", "random_crop", *OF_DIMS) and value is not None and not isinstance(value, Mapping):
@@ -84,6 +86,24 @@ def _arrays(value: Any) -> Any:
     if wrong:
         raise TypeError(f"zarr_reader: arrays: expected names of arrays, found {wrong[0]!r}")
     return value if isinstance(value, str) else [item if isinstance(item, str) else values.expanded(item) for item in found]
+
+
+def groups(value: Any) -> list[str]:
+    """Returns names and patterns of groups as a list of text.
+
+    Raises:
+        TypeError: It isn't one or several of them, nor True.
+        ValueError: There are none.
+    """
+    found: list[Any] = ["*"] if value is True else values.items(value)
+    for item in found:
+        if not isinstance(item, str):
+            raise TypeError(f"zarr_reader: groups: expected names or patterns of groups, or True for all, found {item!r}")
+    if not found:
+        raise ValueError(
+            "zarr_reader: groups: expected at least one name or pattern, but found none; leave it out for the store itself"
+        )
+    return found
 
 
 def dims(name: str, value: Any) -> list[str]:

@@ -79,6 +79,8 @@ PerDimOfOutput: TypeAlias = PerDim | Mapping[str, Integers] | Mapping[str, Mappi
 # The same as PerDim and PerDimOfOutput; with ``scale_by`` lengths in units, too.
 Lengths: TypeAlias = PerDim | float | Sequence[float] | Mapping[str, float]
 LengthsOfOutput: TypeAlias = Lengths | PerDimOfOutput | Mapping[str, Sequence[float]] | Mapping[str, Mapping[str, float]]
+# Names and patterns of groups; True means all.
+Groups: TypeAlias = Literal[True] | Names
 # Names, or names by output.
 Arrays: TypeAlias = Names | Mapping[str, Path | Handle] | Handle | Sequence[str | Handle]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
@@ -142,6 +144,7 @@ class SampleArguments(ElementArguments, total=False):
     """Arguments that say what is read, and how samples are cut."""
 
     arrays: Arrays | None
+    groups: Groups | None
     align: Mapping[str, str | Mapping[str, Any]] | None
     window: LengthsOfOutput | None
     step: Lengths | None

@@ -74,6 +74,11 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
             arrays = _collate_jax.rows(
                 self._choice, self._reading.places, found[:-1], valid, lambda output: self._array(output, valid), self._on_device,
             )
+        elif self._choice is not None and self._choice.how == "list":
+            arrays = [
+                self._listed(output, valid) if place in self._choice.ragged.dims else self._array(output, valid)
+                for place, output in zip(self._reading.places, found[:-1], strict=True)
+            ]
         else:
             arrays = [self._array(output, valid) for output in found[:-1]]
         return arrays, Part(found[-1], valid, own)
@@ -84,6 +89,10 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
             raise ValueError(_collate_jax.RAGGED)
         array = self._on_device(output.as_tensor())
         return array if valid == self._plan.batch_size else array[:valid]
+
+    def _listed(self, output: Any, valid: int) -> list[Any]:
+        check_type(output.dtype)
+        return _collate_jax.listed(output, valid, self._on_device)
 
     def _on_device(self, tensor: Any) -> Any:
         array = _UNTYPED.dlpack.from_dlpack(tensor)
@@ -143,7 +152,7 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
 
 def padded(plan: Plan, collate: str | None) -> Plan:
     """Returns the plan with the transform that pads ragged outputs, if that is what becomes of them."""
-    return replace(plan, transform=_collate_jax.padding(plan.lengths())) if collate == "padded" else plan
+    return replace(plan, transform=_collate_jax.padding(plan.padded())) if collate == "padded" else plan
 
 
 def hardware_id(device: Any) -> int:

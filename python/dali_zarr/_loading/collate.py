@@ -9,9 +9,9 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 import numpy.typing as npt
 
 from .outputs import Place
-from .ragged import Ragged
+from .ragged import ROWS, Ragged
 
-Collate: TypeAlias = Literal["nested", "padded", "csr"]
+Collate: TypeAlias = Literal["nested", "list", "padded", "csr"]
 
 LENGTHS = "lengths"
 
@@ -20,10 +20,10 @@ class CollatePlan:
     """The form that is asked for. It fits the outputs."""
 
     def __init__(
-        self, how: Collate, columns: int | None, ragged: Ragged, places: Sequence[Place], added: Callable[[str], str],
+        self, how: Collate | None, columns: int | None, ragged: Ragged, places: Sequence[Place], added: Callable[[str], str],
     ):
-        """Checks the form. ``added`` returns the name of the entry that a batch gets for a matrix, given the matrix's
-        group.
+        """Checks the form; None is nested tensors, and lists where samples differ in other dimensions than the first.
+        ``added`` returns the name of the entry that a batch gets for a matrix, given the matrix's group.
 
         Raises:
             ValueError: The form doesn't fit the outputs.
@@ -35,25 +35,46 @@ class CollatePlan:
         given: Any = columns
         if given is not None and (isinstance(given, bool) or not isinstance(given, SupportsIndex) or operator.index(given) < 0):
             raise ValueError(f"dali_zarr: columns: expected a whole number of at least 0, but found {given!r}")
-        if how == "padded" and (LENGTHS,) in places:
-            raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
+        if how == "padded":
+            for place in {(LENGTHS,)} if ragged.are_rows else map(shape_of, ragged.dims):
+                if place in places:
+                    raise ValueError(f"dali_zarr: collate: expected no output called {place[-1]!r}, since padded batches add it")
+        far = next(((place, dims) for place, dims in ragged.dims.items() if dims != ROWS), None)
+        if how == "nested" and far is not None:
+            raise ValueError(
+                f"dali_zarr: collate='nested': expected samples that differ in their first dimension alone, but those of output "
+                f"{'/'.join(far[0])!r} differ in the dimensions {', '.join(map(str, far[1]))}; give 'list' or 'padded'"
+            )
+        if how == "csr" and not ragged.are_rows:
+            raise ValueError(
+                "dali_zarr: collate='csr': expected ragged or ragged_ends, whose samples are the rows of a matrix; give 'list' or "
+                "'padded'"
+            )
         # For each part of a matrix, the places of the entry for the matrix, of its data and of its indices.
         self.matrices = _matrices(ragged, places, wide, added) if how == "csr" else {}
         # Columns of the matrices. ``_matrices`` has made sure that the number is known.
         self.columns = wide or 0
 
 
+def shape_of(place: Place) -> Place:
+    """Returns the place of the entry with the shapes of a padded output's samples."""
+    return *place[:-1], f"{place[-1]}/shape"
+
+
 def check_name(how: Any) -> None:
     """Raises ValueError unless ``how`` names a form."""
     if how is not None and (not isinstance(how, str) or how not in get_args(Collate)):
-        raise ValueError(f"dali_zarr: collate: expected 'nested', 'padded' or 'csr', but found {how!r}")
+        raise ValueError(f"dali_zarr: collate: expected 'nested', 'list', 'padded' or 'csr', but found {how!r}")
 
 
 def check_needless(how: Collate | None, columns: int | None) -> None:
     """Raises ValueError if ``collate`` or ``columns`` is given though no output is ragged."""
     for name, value in {"collate": how, "columns": columns}.items():
         if value is not None:
-            raise ValueError(f"dali_zarr: {name}: expected ragged or ragged_ends with it, but found neither; leave it out")
+            raise ValueError(
+                f"dali_zarr: {name}: expected ragged or ragged_ends with it, or stores or groups with samples of other shapes, but "
+                "found neither; leave it out"
+            )
 
 
 def is_in_columns(indices: npt.NDArray[Any], columns: int) -> bool:

@@ -135,6 +135,11 @@ class Labels:
                 continue
             if window:
                 length = window if window > 0 else axes.region_length(i, self._arguments)
+                if window < 0 and len({axes.length_of(one) for one in axes.regions(i, self._arguments)}) > 1:
+                    raise AttributeError(
+                        f"dali_zarr: coords: the samples of stores have other lengths along {dim!r}; batch.index tells the number "
+                        "of each sample's store"
+                    )
                 place = place[:, None] + np.arange(length) * stride
             values = self._coordinates(axes, i)
             if is_bounded or (i == 0 and segments is not None):

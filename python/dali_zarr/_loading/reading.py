@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +24,17 @@ B = TypeVar("B")
 NAME = "reader"
 
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """To what a ragged output is padded."""
+
+    # The length along each dimension in which samples differ, by position: that of the longest sample.
+    lengths: Mapping[int, int]
+    dtype: str
+    # See Ragged.are_rows.
+    are_rows: bool
 
 
 @dataclass(frozen=True)
@@ -69,10 +80,16 @@ class Plan:
         spec = _arguments.to_spec({**given, "offsets": list(self.told_offsets)}) | ({"order": "pushed"} if self.is_pushed else {})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
-    def lengths(self) -> dict[outputs.Place, tuple[int, str]]:
-        """Returns the ragged outputs, each with the length of its longest sample and its type."""
-        told = zip(self.places(), self.explained()["outputs"], strict=False)
-        return {place: (output["shape"][0], output["dtype"]) for place, output in told if output["ragged"]}
+    def padded(self) -> dict[outputs.Place, Padded]:
+        """Returns the ragged outputs, and to what each is padded."""
+        explained = self.explained()
+        are_rows = explained["ragged"] is not None
+        found: dict[outputs.Place, Padded] = {}
+        for place, output in zip(self.places(), explained["outputs"], strict=False):
+            lengths = {d: length for d, length in enumerate(output["shape"]) if output["dims"][d] in output["ragged_dims"]}
+            if lengths:
+                found[place] = Padded(lengths, output["dtype"], are_rows)
+        return found
 
     def pipeline_seed(self) -> int:
         """Returns the seed of the transform's random operators: the same in each run, another one on each rank."""
@@ -113,6 +130,8 @@ class Reading:
         self.plan = plan
         restored = None if state is None or template is None else _restored_checkpoint(plan, state, template)
         self._pipe: Any = None
+        # The places of outputs that the transform makes.
+        self._changed: set[outputs.Place] = set()
         self._pipe, self.places = self._built(restored)
         # Runs of the pipeline that were scheduled and whose outputs were taken, and batches that were pushed. Each is
         # counted by one thread.
@@ -158,7 +177,9 @@ class Reading:
         if plan.transform is None:
             return places, found
         given = outputs.nested(places, found[:-1], lambda content, _: content)
+        before = dict(zip(places, found, strict=False))
         places, nodes = outputs.flattened(plan.transform(given))
+        self._changed = {place for place, node in zip(places, nodes, strict=True) if node is not before.get(place)}
         return places, [*nodes, found[-1]]
 
     @property
@@ -208,9 +229,15 @@ class Reading:
         return self._bfloats
 
     def ragged(self) -> Ragged | None:
-        """Returns the reader's outputs whose samples differ in their first dimension; None where there are none."""
+        """Returns the reader's outputs whose samples differ in their shapes; None where there are none."""
         told = self.counters()["ragged"]
-        return None if told is None else Ragged.of(told, self.plan.places())
+        if told is None:
+            return None
+        found = Ragged.of(told, self.plan.places())
+        if found.are_rows:
+            return found
+        # A transform may give samples of stores one shape, as crops do, under the same name.
+        return replace(found, dims={place: dims for place, dims in found.dims.items() if place not in self._changed})
 
     def counters(self) -> dict[str, Any]:
         """Returns the reader's counters."""

@@ -61,6 +61,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         )
     if any(found.get(name) for name in ("ragged", "ragged_ends")):
         raise ValueError("zarr_reader: align: expected none with ragged or ragged_ends, whose rows have no labels")
+    if found.get("groups"):
+        raise ValueError("zarr_reader: align: expected none with groups, whose samples are cut from each group on its own")
     others = {output: name for output, name in arrays.items() if output not in asked}
     if not others:
         raise ValueError(

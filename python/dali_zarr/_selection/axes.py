@@ -16,7 +16,7 @@ from . import coordinates
 from .stores import needed
 
 # The arguments that decide the dimensions.
-PLACES = ("path", "arrays", "storage_options", "dims", "concat", "_align", "scale_by", "grid")
+PLACES = ("path", "arrays", "groups", "storage_options", "dims", "concat", "_align", "scale_by", "grid")
 # Those with which coordinates are read: also the folder that keeps chunks of remote stores.
 _OF_LABELS = ("cache_dir", "cache_dir_size", "cache_validate")
 # Hidden arguments of the engine for what a selection leaves: the regions, and the origins of the index.
@@ -51,8 +51,11 @@ class Axes:
     def __init__(
         self, paths: list[str], labels: coordinates.Labels, arrays: list[Array], dims: list[str],
         picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False, spec: Mapping[str, Any] | None = None,
+        cut: frozenset[str] | None = None,
     ):
         self.is_concat_samples = is_concat_samples
+        # The outputs that samples are cut of; None: all. Others are read whole, whatever their dimensions are called.
+        self._cut = cut
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # ``picks`` has one list for all stores, or one for each; ``_picks`` only those that are one for all.
         # ``spec`` has the arguments of a reader of the arrays.
@@ -81,19 +84,22 @@ class Axes:
         if named := arguments.get("dims") or named_by_window(arguments.get("window")):
             spec["dims"] = named
         path: Any = arguments.get("path") or []
-        arrays = _arrays(spec)
+        grouped, window = bool(arguments.get("groups")), arguments.get("window")
+        cut = _outputs_of(window) if grouped else None
+        arrays, found = _arrays(spec if cut is None else spec | {"window": window, "out_of_bounds_policy": "pad"})
         kept = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
         told: Mapping[str, Any] = arguments.get(ALIGN) or {}
         largest = max((array for array in arrays if array.output not in told), key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in items_of(named)]
-        dims = given or list(largest.dims[:1])
+        # Groups are read whole unless they are cut.
+        dims = given or ([] if grouped and not items_of(window) else list(largest.dims[:1]))
         arrays = [_aligned(array, told[array.output]["dim"], dims[0]) if array.output in told else array for array in arrays]
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
-        paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
-        is_concat_samples = arguments.get("concat") == "samples"
+        paths = found if grouped else ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
+        is_concat_samples = grouped or arguments.get("concat") == "samples"
         labels = _native.Labels(spec | kept)
-        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec)
+        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec, cut)
 
     @property
     def is_joined(self) -> bool:
@@ -126,8 +132,12 @@ class Axes:
         having = [
             i for i, array in enumerate(self.arrays)
             if dim in array.dims and not (array.is_aligned and bool(self.dims) and dim == self.dims[0])
+            and (dim not in self.dims or self._is_cut(array))
         ]
         return sorted(having, key=lambda i: (self.arrays[i].output != self.grid, len(self.arrays[i].shapes) < len(self.paths)))
+
+    def _is_cut(self, array: Array) -> bool:
+        return self._cut is None or array.output in self._cut
 
     def variable(self, dim: str, store: int) -> Any:
         """Returns xarray's variable with a dimension's coordinates in a store, or None where there are none.
@@ -177,7 +187,7 @@ class Axes:
         spec: dict[str, Any] = {
             **self._spec, "path": self.paths if joined else self.paths[:1], "arrays": [array.name], "mask_and_scale": False,
         }
-        for name in ("dims", "scale_by", "grid"):
+        for name in ("dims", "groups", "scale_by", "grid"):
             spec.pop(name, None)
         if not axes:
             return coordinates.elements(self._labels, self.arrays.index(array), _batch(spec), encoding, self.paths[0])
@@ -264,7 +274,7 @@ class Axes:
             found = given.get(output, given.get(None))
             return default if found is None else found[i]
 
-        outputs = [array.output for array in self.arrays if self.dims[i] in array.dims]
+        outputs = [array.output for array in self.arrays if self.dims[i] in array.dims and self._is_cut(array)]
         return {output: (of(output, window, 0), of(output, stride, 1)) for output in outputs}
 
     def within_picks(self, index: npt.NDArray[np.int64], arguments: Mapping[str, Any]) -> npt.NDArray[np.int64]:
@@ -315,8 +325,21 @@ class Axes:
     def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
         """Returns how many elements samples may touch along one of ``dims``; in the first store where each has its own
         region."""
-        start, end, spacing = self.regions(i, arguments)[0]
+        return self.length_of(self.regions(i, arguments)[0])
+
+    @staticmethod
+    def length_of(region: tuple[int, int, int]) -> int:
+        """Returns how many elements a region has."""
+        start, end, spacing = region
         return -((start - end) // spacing)
+
+
+def _outputs_of(window: Any) -> frozenset[str] | None:
+    """Returns the outputs that have windows of their own; None where windows aren't given by output."""
+    if not isinstance(window, Mapping):
+        return None
+    given = cast("Mapping[str, Any]", window)
+    return frozenset(given) if all(isinstance(of, Mapping | list | tuple) for of in given.values()) else None
 
 
 def _aligned(array: Array, dim: str, first: str) -> Array:
@@ -329,9 +352,9 @@ def length_of(window: int) -> float:
     return math.inf if window < 0 else window
 
 
-def _arrays(spec: Mapping[str, Any]) -> list[Array]:
-    """Returns the arrays of a reader. Stores that differ along a dimension are looked at one by one: they may agree
-    after the selection."""
+def _arrays(spec: Mapping[str, Any]) -> tuple[list[Array], list[str]]:
+    """Returns the arrays of a reader, and the locations of its stores or groups. Stores that differ along a dimension are looked
+    at one by one: they may agree after the selection."""
     paths = items_of(spec.get("path"))
     # Only dimensions and shapes matter here. So attributes that can't decode values are no error, and the largest step
     # makes the fewest samples: one for each store.
@@ -340,11 +363,17 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
         # Steps are lengths then. With padding there is a sample wherever the arrays lie.
         plain["out_of_bounds_policy"] = "pad"
         spec = plain
-    else:
+    elif spec.get("dims") or not spec.get("groups"):
         spec = {**plain, "step": [LARGEST_STEP] * max(len(items_of(spec.get("dims"))), 1)}
+    else:
+        # Groups that are read whole have no steps.
+        spec = plain
     try:
-        stores = [_native.explain(spec)["arrays"]]
+        told = _native.explain(spec)
+        stores, paths = [told["arrays"]], list(told["path"])
     except ValueError as error:
+        if spec.get("groups"):
+            raise
         try:
             # Arrays without dimensions take no step.
             is_concat_samples = [plain] if len(paths) < 2 else [{**spec, "path": path} for path in paths]
@@ -354,10 +383,11 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
         if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):
             raise
     shapes = [tuple(tuple(part["shape"]) for a in same for part in a["stores"]) for same in zip(*stores, strict=True)]
-    return [
+    arrays = [
         Array(same["name"], same["output"], tuple(same["dims"]), shape)
         for same, shape in zip(stores[0], shapes, strict=True)
     ]
+    return arrays, paths
 
 
 def _batch(spec: dict[str, Any]) -> bytes:

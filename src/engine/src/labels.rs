@@ -17,7 +17,7 @@ use crate::reader::shapes::shapes;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::stored_type::{float_bits, float_value};
-use dali_zarr_samples::dataset::{Dataset, MAX_COORDINATES, each_store};
+use dali_zarr_samples::dataset::{Dataset, MAX_COORDINATES, each_store, resolved};
 use dali_zarr_samples::geometry::{resolve, sample_dims};
 use dali_zarr_samples::spec::{DimKey, PerOutput, Pick, Spec};
 use dali_zarr_stores::Store;
@@ -52,6 +52,7 @@ struct Coordinates {
 /// If the dimension is unknown, if a store lacks its coordinates, or if a label isn't the coordinate of exactly one
 /// element. If stores are joined along `dim`, the elements of all stores count together, otherwise those of each store.
 pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
+    let spec = &*resolved(spec, &[])?;
     // Only the shapes of the reader's own arrays are needed, so their attributes aren't decoded.
     let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
     let shapes = shapes(spec, &dataset)?;
@@ -107,7 +108,7 @@ fn groups(dataset: &Dataset, stores: usize, name: &str) -> Vec<Group> {
 /// Reads the coordinates of a group's arrays in the store number `i`.
 fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
     let len = group.arrays.first().map_or(0, |&(array, dim)| dataset.arrays[array].parts[i].shape[dim]);
-    let array = nearest(store, &group.path, name, len).map_err(|e| unreadable(name, &e))?;
+    let array = nearest(store, &dataset.path_of(i, &group.path), name, len).map_err(|e| unreadable(name, &e))?;
     let array = array.ok_or_else(|| missing(name, store.location()))?;
     let path = array.name.clone();
     let wrong = |expected: String, found: String| {

@@ -27,7 +27,8 @@ name is called ``dim_0``, ``dim_1``, ... by its position.
 
 There is one output for each of `arrays` and each of `offsets`: first all arrays at the first offset, then all at the
 second, and so on. With `stack_arrays` all arrays are one output. `return_mask` and `return_index` add one output each.
-All samples of an output have the same shape, except with `ragged` or `ragged_ends`: then their first dimensions differ.
+All samples of an output have the same shape, except with `ragged` or `ragged_ends`, where their first dimensions differ,
+and with `groups` or ``concat="samples"``, where stores may differ.
 
 Checkpoints: build a pipeline over the same samples with the checkpoint of another pipeline, and it continues with
 exactly the next sample. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ. The
@@ -73,6 +74,17 @@ arrays.
 An entry that is a URL, an absolute path, or begins with ``./`` or ``../`` is the location of an array with a store of
 its own. Along `dims` it must have the lengths of the other arrays, and the same coordinates if both have coordinates. If
 its dimensions have no names, the first ones are `dims`, by position. It can't be combined with several stores in `path`.)",
+                      Strings{})
+      .AddOptionalArg("groups", R"(The groups of each store from which samples are cut, by name or by pattern: ``"run_*"``, ``"*/*/*"``.
+Each group is like a store of its own, with the same `arrays`, and `concat` is ``"samples"``. ``*`` stands for any
+characters of a name and ``?`` for one; ``"*"`` are all groups at the root.
+
+Groups come in the order of the list, those of a pattern by name, where numbers count as numbers. They are found when the
+pipeline is built, in the consolidated metadata or by listing. There are at most 65535. `arrays` are relative to each
+group. Without `dims` and `window`, each group is one sample, and its arrays are read whole. If `window` has values by
+output, outputs without one are read whole.
+
+Samples whose shapes differ between groups are ragged: DALI delivers them as a batch of tensors with these shapes.)",
                       Strings{})
       .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
 
@@ -235,9 +247,10 @@ By default nothing does, and `missing_dates` says what happens to the samples.)"
       .AddOptionalArg("concat", R"(How several stores of `path` are put together.
 
 - ``"dims"``: they are joined to one axis, along the first of `dims`.
-- ``"samples"``: the samples of one store follow those of another. Stores may have any shapes if all samples have the same
-  shape. Regions and breaks hold for each store by itself. A store in which no window fits has no samples. The index of
-  `return_index` begins with the number of the store.)",
+- ``"samples"``: the samples of one store follow those of another. Stores may have any shapes. If samples have other shapes
+  in other stores, because dimensions are read whole or `window` is -1, an output is ragged. Regions and breaks hold for each
+  store by itself. A store in which no window fits has no samples. The index of `return_index` begins with the number of the
+  store.)",
                       "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
 borders between stores are `breaks`.)",

@@ -38,13 +38,21 @@ std::string Place(const dali::OpSpec &spec) {
 
 }  // namespace
 
-dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths, int samples) const {
+dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths, rust::Slice<const int64_t> shapes,
+                                            int samples) const {
   if (!ragged) return samples == shape.num_samples() ? shape : dali::uniform_list_shape(samples, sample);
-  if (lengths.size() < static_cast<size_t>(samples)) Fail("internal error: the engine gave too few lengths");
-  dali::TensorListShape<> found(samples, sample.size());
+  const int dims = sample.size();
+  const size_t needed = static_cast<size_t>(samples);
+  if (shapes.empty() ? lengths.size() < needed : shapes.size() < needed * dims)
+    Fail("internal error: the engine gave too few lengths");
+  dali::TensorListShape<> found(samples, dims);
   auto one = sample;
   for (int i = 0; i < samples; i++) {
-    one[0] = lengths[i];
+    if (shapes.empty()) {
+      one[0] = lengths[i];
+    } else {
+      for (int d = 0; d < dims; d++) one[d] = shapes[static_cast<size_t>(i) * dims + d];
+    }
     found.set_tensor_shape(i, one);
   }
   return found;
@@ -173,7 +181,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
     const auto &info = outputs_[i];
     auto memory = std::make_shared<rust::Box<engine::HostMemory>>(batch->take_host(i));
     auto *data = reinterpret_cast<void *>((*memory)->data());
-    const auto shape = info.ShapeOf(batch->lengths(), samples);
+    const auto shape = info.ShapeOf(batch->lengths(), batch->shapes(i), samples);
     const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
     if (!data || (*memory)->size() < bytes)
       Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but the engine gave ",
@@ -253,7 +261,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     if (outputs_[i].ragged) {
       const auto &info = outputs_[i];
       auto &memory = sets_[id].ragged[i];
-      const auto shape = info.ShapeOf(batch->lengths(), samples);
+      const auto shape = info.ShapeOf(batch->lengths(), batch->shapes(i), samples);
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)
         Fail(dali::make_string("internal error: output ", i, " takes ", bytes, " bytes, but ", info.bytes,
@@ -269,7 +277,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     list.set_order(ws.output_order());
     // The samples lie side by side from the beginning, so fewer of them stay where they are.
     if (samples < list.num_samples())
-      list.Resize(outputs_[i].ShapeOf({}, samples), outputs_[i].type, dali::BatchContiguity::Contiguous);
+      list.Resize(outputs_[i].ShapeOf({}, {}, samples), outputs_[i].type, dali::BatchContiguity::Contiguous);
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
   NameSamples(ws, *batch, samples);

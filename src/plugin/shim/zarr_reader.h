@@ -39,7 +39,7 @@ void Check(const engine::Status &status);
 
 /// One output of every batch, in DALI's terms.
 struct OutputInfo {
-  /// Shape of a sample. For a ragged output, that of the longest sample.
+  /// Shape of a sample. For a ragged output, the greatest length along each dimension.
   dali::TensorShape<> sample;
   /// Shapes of a batch of such samples.
   dali::TensorListShape<> shape;
@@ -47,12 +47,13 @@ struct OutputInfo {
   dali::TensorLayout layout;
   /// Most bytes of a batch.
   size_t bytes;
-  /// Whether samples differ in the first dimension.
+  /// Whether samples differ in their shapes.
   bool ragged;
 
-  /// Returns the shapes of a batch of `samples` samples. For a ragged output, `lengths` are the samples' sizes along the
-  /// first dimension.
-  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths, int samples) const;
+  /// Returns the shapes of a batch of `samples` samples. For a ragged output, `shapes` are those of the samples, one after
+  /// the other, or if there are none, `lengths` are the samples' sizes along the first dimension.
+  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths, rust::Slice<const int64_t> shapes,
+                                  int samples) const;
 };
 
 /// Base of both backends: the reader, which is opened when the pipeline is built, and its outputs. The constructor

@@ -58,11 +58,11 @@ mod ffi {
 
     /// One output of every batch.
     struct Output {
-        /// Shape of a sample. For a ragged output, that of the longest sample.
+        /// Shape of a sample. For a ragged output, the greatest length along each dimension.
         shape: Vec<i64>,
         dtype: DType,
         layout: String,
-        /// Whether samples differ in the first dimension.
+        /// Whether samples differ in their shapes.
         ragged: bool,
         /// Most bytes of a batch.
         bytes: usize,
@@ -120,8 +120,11 @@ mod ffi {
         fn status(self: &ReadyBatch) -> Status;
         /// Returns the id of the lent set that holds the batch; 2^64 - 1 if there is none.
         fn set(self: &ReadyBatch) -> u64;
-        /// Returns the length of each sample along the first dimension of ragged outputs. Empty if no output is ragged.
+        /// Returns the length of each sample along the first dimension of ragged outputs. Empty if samples are no rows.
         fn lengths(self: &ReadyBatch) -> &[i64];
+        /// Returns the shapes of the samples of a ragged output, one after the other. Empty for other outputs, and if
+        /// samples are rows, which `lengths` tells.
+        fn shapes(self: &ReadyBatch, output: usize) -> &[i64];
         /// Returns the number of host buffers; 0 if batches are delivered to a GPU.
         fn num_host(self: &ReadyBatch) -> usize;
         /// Returns the names of all samples, one after the other without separators.
@@ -151,6 +154,7 @@ pub struct ReadyBatch {
     status: ffi::Status,
     set: u64,
     lengths: Vec<i64>,
+    shapes: Vec<Vec<i64>>,
     host: Vec<Option<HostMemory>>,
     names: Names,
 }
@@ -243,7 +247,7 @@ impl ZarrReader {
             Ok(batch) => (to_status(Ok(())), batch),
             Err(error) => {
                 let (host, names) = (Vec::new(), Names::default());
-                let none = Batch { host, buffers: None, samples: 0, lengths: Vec::new(), names };
+                let none = Batch { host, buffers: None, samples: 0, lengths: Vec::new(), shapes: Vec::new(), names };
                 (to_status(Err(error)), none)
             }
         };
@@ -252,6 +256,7 @@ impl ZarrReader {
             // No set has this id, so it can only mean that there is no set.
             set: batch.buffers.unwrap_or(u64::MAX),
             lengths: batch.lengths,
+            shapes: batch.shapes,
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
             names: batch.names,
         })
@@ -292,6 +297,9 @@ impl ReadyBatch {
     }
     fn lengths(&self) -> &[i64] {
         &self.lengths
+    }
+    fn shapes(&self, output: usize) -> &[i64] {
+        self.shapes.get(output).map_or(&[], Vec::as_slice)
     }
     fn num_host(&self) -> usize {
         self.host.len()

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dali_zarr_base::error::{Error, Result};
-use dali_zarr_engine::reader::{Pusher, Reader};
+use dali_zarr_engine::reader::{OutputInfo, Pusher, Reader};
 use dali_zarr_engine::stats::Stats;
+use dali_zarr_samples::geometry::Rows;
 use dali_zarr_samples::spec::{Device, Spec};
 use serde_json::{Value, json};
 
@@ -51,10 +52,10 @@ impl Registered {
             "path": spec.source.locations(),
             "arrays": spec.source.arrays.iter().map(|a| &a.output).collect::<Vec<_>>(),
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
-            "ragged": reader.rows().map(|rows| {
-                let outputs: Vec<_> = reader.outputs().iter().map(|output| output.ragged.is_some()).collect();
-                let longest = reader.outputs().iter().find(|output| output.ragged.is_some()).map(|output| output.shape[0]);
-                json!({ "outputs": outputs, "longest": longest, "columns": rows.columns() })
+            "ragged": reader.outputs().iter().any(|output| output.ragged.is_some()).then(|| {
+                let dims = |output: &OutputInfo| output.ragged.as_ref().map(|ragged| ragged.dims.clone());
+                let outputs: Vec<_> = reader.outputs().iter().map(dims).collect();
+                json!({ "outputs": outputs, "rows": reader.rows().is_some(), "columns": reader.rows().and_then(Rows::columns) })
             }),
             "batches_ahead": reader.batches_ahead(),
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),

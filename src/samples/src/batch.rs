@@ -7,8 +7,8 @@ use dali_zarr_base::memory::HostBuffer;
 /// Describes one output, the same in every batch. All samples have one shape, unless the output is ragged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputInfo {
-    /// The shape of one sample; empty for scalars. For a ragged output, the shape of the longest sample: samples differ
-    /// in the first dimension.
+    /// The shape of one sample; empty for scalars. For a ragged output, the greatest length of a sample along each
+    /// dimension.
     pub shape: Vec<i64>,
     /// The names of its dimensions, in the order of `shape`.
     pub dims: Vec<String>,
@@ -18,35 +18,43 @@ pub struct OutputInfo {
     pub layout: String,
     /// The name for messages: that of the array, or those of the stacked arrays.
     pub name: String,
-    /// For a ragged output, the most elements along the first dimension that one batch can have: the sum over its
-    /// samples. `None` if the output isn't ragged.
-    pub ragged: Option<u64>,
+    /// How samples differ. `None` if the output isn't ragged.
+    pub ragged: Option<Ragged>,
     /// Bytes behind the samples in the memory of a batch, for each sample: the decoded elements between which values are
     /// interpolated. A multiple of [`SCRATCH_ALIGN`]; 0 if none are.
     pub scratch: usize,
+}
+
+/// How the samples of a ragged output differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ragged {
+    /// The dimensions in which they differ, by position, in ascending order.
+    pub dims: Vec<usize>,
+    /// The most elements that one batch can have: the sum over its samples.
+    pub most: u64,
 }
 
 /// The memory behind the samples of a batch begins at a multiple of this many bytes, and so does that of each sample.
 pub const SCRATCH_ALIGN: usize = 16;
 
 impl OutputInfo {
-    /// Returns the bytes of one sample. For a ragged output, the bytes of the longest sample.
+    /// Returns the bytes of one sample. For a ragged output, those of a sample with the greatest length along each
+    /// dimension.
     pub fn sample_bytes(&self) -> usize {
         self.shape.iter().product::<i64>() as usize * self.dtype.size()
     }
 
-    /// Returns the elements of one sample. For a ragged output, the elements at one index of the first dimension.
-    pub fn unit_elements(&self) -> i64 {
-        self.shape[usize::from(self.ragged.is_some())..].iter().product()
-    }
-
     /// Returns the most bytes of memory that this output needs for a batch of `batch_size` samples.
     pub fn batch_bytes(&self, batch_size: usize) -> usize {
-        let units = self.ragged.map_or(batch_size, |elements| usize::try_from(elements).unwrap_or(usize::MAX));
-        let bytes = (self.unit_elements() as usize * self.dtype.size()).saturating_mul(units);
+        let bytes = match &self.ragged {
+            None => self.sample_bytes().saturating_mul(batch_size),
+            Some(ragged) => usize::try_from(ragged.most).unwrap_or(usize::MAX).saturating_mul(self.dtype.size()),
+        };
         match self.scratch {
             0 => bytes,
-            scratch => self.scratch_begin(batch_size).saturating_add(scratch.saturating_mul(batch_size)),
+            scratch => {
+                self.scratch_begin(batch_size).saturating_add(scratch.saturating_mul(batch_size)).max(bytes)
+            }
         }
     }
 
@@ -78,8 +86,11 @@ pub struct Batch {
     pub buffers: Option<u64>,
     /// Its number of samples. In a caller's order, those that fill up the batch don't count.
     pub samples: usize,
-    /// With ragged outputs: the length of each sample along the first dimension. Empty otherwise.
+    /// With ragged rows: the length of each sample along the first dimension of ragged outputs. Empty otherwise.
     pub lengths: Vec<i64>,
+    /// For each output whose samples have the shapes of their stores: these shapes, one after the other; empty for other
+    /// outputs. Empty if there are no such outputs.
+    pub shapes: Vec<Vec<i64>>,
     /// The names of the samples.
     pub names: Names,
 }

@@ -29,7 +29,7 @@ impl Sources {
             Some((starts.clone(), view.dims[*dim].pick.clone()))
         });
         Self {
-            stores: chunk_index.dataset.stores.iter().map(|store| store.location().to_owned()).collect(),
+            stores: (0..chunk_index.dataset.stores.len()).map(|store| chunk_index.dataset.location(store)).collect(),
             joined,
             names_store: geometry.names_store,
             names_segments: geometry.names_segments && !geometry.axes.is_empty(),

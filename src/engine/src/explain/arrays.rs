@@ -174,7 +174,7 @@ fn scaled(geometry: &Geometry, view: &View) -> Value {
 /// Returns how an array is stored in one store. `at` are the numbers of the array and of the store.
 pub(super) fn part_facts(spec: &Spec, unstarted: &UnstartedReader, at: (usize, usize), part: &ArrayPart) -> PartFacts {
     PartFacts {
-        store: unstarted.chunk_index.dataset.stores[part.store].location().to_owned(),
+        store: unstarted.chunk_index.dataset.location(part.store),
         shape: part.shape.clone(),
         chunks: part.largest_chunk(),
         shards: part

@@ -20,8 +20,9 @@ use crate::budget::MachineMemory;
 use crate::cache;
 use crate::chunk_index::bytes_in_reach;
 use crate::reader::coordinates::check_in_step;
+use crate::reader::inputs::resolved;
 use crate::reader::needs::ordered;
-use crate::reader::notices::{missing, unmasked};
+use crate::reader::notices::{missing, unmasked, without_samples};
 use crate::reader::opening::UnstartedReader;
 use crate::reader::ordering::memory_left;
 use crate::reader::{OutputInfo, ReaderMeta};
@@ -71,6 +72,8 @@ pub struct Explanation {
     missing: (usize, u64),
     /// How missing data are filled, if they are.
     filled: Option<&'static str>,
+    /// Number of stores or groups that have no sample, since windows fit nowhere in them.
+    without_samples: usize,
 }
 
 /// The segments between breaks along the first of `dims`, and what lies outside of them.
@@ -130,6 +133,7 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 
 /// Like [`explain`], on a machine with this memory.
 fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
+    let spec = &*resolved(spec)?;
     let mut unstarted = UnstartedReader::new(spec)?;
     check_in_step(spec, &unstarted)?;
     let division = unstarted.divide(spec, there)?;
@@ -163,6 +167,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let segments = Segments::of(spec, &unstarted);
     let missing = missing(&unstarted.chunk_index.planner);
     let rows = unstarted.chunk_index.planner.geometry().rows.clone();
+    let without_samples = without_samples(&unstarted.chunk_index.planner).count();
     let mut explanation = Explanation {
         spec: spec.clone(),
         outputs: unstarted.outputs,
@@ -184,6 +189,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         segments,
         missing,
         filled: spec.samples.fill_missing.map(FillMissing::name),
+        without_samples,
     };
     explanation.advice = advice::advice(&explanation, unstarted.needs.working_set);
     explanation.advice.extend(unmasked(&unstarted.chunk_index.dataset));
@@ -207,13 +213,15 @@ impl Explanation {
             json!({
                 "name": o.name, "dims": o.dims, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
                 "bits_of": (o.dtype.delivered() != o.dtype).then(|| o.dtype.name()), "sample_bytes": o.sample_bytes(),
-                "ragged": o.ragged.is_some(), "batch_bytes": o.batch_bytes(self.spec.batch_size),
+                "ragged": o.ragged.is_some(), "ragged_dims": ragged_dims(o), "batch_bytes": o.batch_bytes(self.spec.batch_size),
                 "scratch_bytes": o.scratch,
             })
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
         json!({
             "path": self.spec.source.locations(),
+            "groups": self.spec.source.is_grouped().then_some(self.spec.source.members.len()),
+            "without_samples": self.without_samples,
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,
@@ -290,6 +298,11 @@ impl Explanation {
             },
         })
     }
+}
+
+/// Returns the names of the dimensions in which the samples of an output differ.
+fn ragged_dims(output: &OutputInfo) -> Vec<&str> {
+    output.ragged.iter().flat_map(|ragged| &ragged.dims).map(|&d| &*output.dims[d]).collect()
 }
 
 fn rows_json(rows: &Rows) -> Value {

@@ -24,7 +24,7 @@ fn random_box(random: &mut Random) -> (Job, u64, u64) {
     for (d, dim) in dims.iter_mut().enumerate().rev() {
         let most = if d + 1 == ndim { [12_000, 300, 64][random.below(3) as usize] } else { 5 };
         // Many rows are multiples of four, which vectors need.
-        let n = (1 + random.below(most) as i64).next_multiple_of(if random.below(2) == 0 { 4 } else { 1 });
+        let n = (1 + random.below(most)).next_multiple_of(if random.below(2) == 0 { 4 } else { 1 }) as i64;
         let step = [src, src, src, 0][random.below(4) as usize];
         *dim = (n as u32, step, dst);
         src += step * (n - 1);

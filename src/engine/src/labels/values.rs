@@ -10,7 +10,7 @@ use crate::reader::text;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::json::with_bare_tokens;
-use dali_zarr_samples::dataset::{ArrayPart, Dataset, MAX_COORDINATES, View, ViewedArray, open_parent};
+use dali_zarr_samples::dataset::{ArrayPart, Dataset, MAX_COORDINATES, View, ViewedArray, open_parent, resolved};
 use dali_zarr_samples::spec::{PerOutput, Spec};
 
 /// The labels of arrays. Stores stay open.
@@ -36,7 +36,7 @@ impl Labels {
     /// # Errors
     /// As opening a reader of these arrays does.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let spec = spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false));
+        let spec = resolved(spec, &[])?.into_owned().with(|s| s.values.mask_and_scale = PerOutput::one(false));
         let dataset = Dataset::open(&spec)?;
         let views = dataset.stores.iter().map(|_| OnceLock::new()).collect();
         Ok(Self { spec, dataset, views })

@@ -10,7 +10,7 @@ use super::shapes::shapes;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};
-use dali_zarr_samples::geometry::{ArrayShape, FirstDim, Rows, is_by_store, merged, of_store};
+use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, Rows, is_by_store, merged};
 use dali_zarr_samples::spec::{Spec, is_location};
 use dali_zarr_stores::Store;
 
@@ -34,8 +34,9 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
     if !is_by_store(spec, &shapes) {
         return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
     }
+    let by_store = ByStore::new(spec, &shapes);
     let one = |store: usize| {
-        let (own, shapes) = of_store(spec, &shapes, store);
+        let (own, shapes) = by_store.of(store);
         of_stores(&own, &shapes, dataset, store..store + 1)
     };
     (0..stores).map(one).collect()
@@ -56,7 +57,7 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
         }
         let read = |i: usize, store: &Arc<dyn Store>| -> Result<Vec<i64>> {
             let len = first.len(i);
-            let mut ends = ends(store, name, len)?;
+            let mut ends = ends(store, &dataset.path_of(stores.start + i, name), len)?;
             // The store's end is the end of a segment too: of the elements after the last end. It must also stand
             // before an empty segment at the start of the next store.
             if !spec.samples.cross_stores && ends.last() != Some(&(len as i64)) {

@@ -1,19 +1,32 @@
 //! Opens a reader with all its inputs. First reads the values that the spec asks for (tables, offsets of rows, breaks),
 //! then opens the reader.
 
+use std::borrow::Cow;
+
 use super::needs::bound_counts;
 use super::opening::{Inputs, UnstartedReader};
 use super::openings::{self, Opening};
 use super::{breaks, distances, missing, places, rows, tables};
 use crate::cache;
 use dali_zarr_base::error::{Error, Result};
-use dali_zarr_samples::dataset::{Dataset, Kept};
+use dali_zarr_samples::dataset::{self, Dataset, Kept};
 use dali_zarr_samples::geometry;
 use dali_zarr_samples::spec::{Device, Io, Spec};
+
+/// Returns the spec with the groups that its argument `groups` names, see [`dali_zarr_samples::dataset::resolved`]. They are
+/// those of the first opening, if the spec names one.
+///
+/// # Errors
+/// If they can't be found.
+pub(crate) fn resolved(spec: &Spec) -> Result<Cow<'_, Spec>> {
+    let first = spec.source.opening.as_deref().and_then(openings::find);
+    dataset::resolved(spec, first.as_ref().map_or(&[], |first| &first.members))
+}
 
 impl UnstartedReader {
     /// Opens the stores, reads metadata and checks the spec against them. Reads no chunks except those of arrays that
     /// `breaks`, `ragged`, `starts` and `weights` ask for, and of dates where stores declare missing ones. Touches no device.
+    /// The groups of `spec` are found ([`resolved`]).
     ///
     /// # Errors
     /// If the arguments, the metadata or these arrays are wrong. The error says what is wrong.
@@ -33,7 +46,8 @@ impl UnstartedReader {
         };
         if let (Some(name), None) = (name, &first) {
             let dataset = Kept::of(&dataset);
-            openings::fill(name, Opening { dataset, inputs: inputs.clone(), breaks: breaks.clone() });
+            let members = spec.source.members.clone();
+            openings::fill(name, Opening { dataset, members, inputs: inputs.clone(), breaks: breaks.clone() });
         }
         Self::with(&spec.clone().with(|s| s.samples.breaks.found = breaks), dataset, inputs)
     }

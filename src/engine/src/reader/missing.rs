@@ -11,7 +11,7 @@ use super::shapes::shapes;
 use super::times::Meaning;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};
-use dali_zarr_samples::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
+use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, is_by_store};
 use dali_zarr_samples::spec::{MissingDates, Spec};
 use dali_zarr_stores::Store;
 
@@ -37,8 +37,9 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<Vec<i64>>>
     if !is_by_store(spec, &shapes) {
         return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores, &mut known)?]);
     }
+    let by_store = ByStore::new(spec, &shapes);
     let mut one = |store: usize| {
-        let (own, shapes) = of_store(spec, &shapes, store);
+        let (own, shapes) = by_store.of(store);
         of_stores(&own, &shapes, dataset, store..store + 1, &mut known)
     };
     (0..stores).map(&mut one).collect()

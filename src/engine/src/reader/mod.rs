@@ -6,7 +6,7 @@ mod checkpoint;
 pub(crate) mod coordinates;
 mod distances;
 mod division;
-mod inputs;
+pub(crate) mod inputs;
 mod missing;
 pub(crate) mod needs;
 pub(crate) mod notices;
@@ -133,9 +133,10 @@ impl Reader {
     /// # Errors
     /// Those of [`Self::open`].
     pub fn prepare(spec: Spec) -> Result<Self> {
-        let unstarted = UnstartedReader::new(&spec)?;
-        coordinates::check_in_step(&spec, &unstarted)?;
-        Self::start(&spec, unstarted)
+        let spec = &*inputs::resolved(&spec)?;
+        let unstarted = UnstartedReader::new(spec)?;
+        coordinates::check_in_step(spec, &unstarted)?;
+        Self::start(spec, unstarted)
     }
 
     /// Opens a reader of values that another reader needs before it is open, such as coordinates and tables. It takes
@@ -174,6 +175,7 @@ impl Reader {
         let decoded = notices::decoded_by_default(spec, &unstarted.chunk_index.dataset);
         let unmasked: Vec<String> = notices::unmasked(&unstarted.chunk_index.dataset).collect();
         let left_out = notices::left_out(spec, &unstarted.chunk_index);
+        let too_small = notices::too_small(&unstarted.chunk_index);
         let grown: Vec<String> = notices::grown(&unstarted.chunk_index.dataset).collect();
         let UnstartedReader { chunk_index, order, ops, outputs, meta, identity, notes, needs, fill: _ } = unstarted;
         let (finished_sender, finished) = unbounded();
@@ -231,7 +233,9 @@ impl Reader {
         for text in notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| is_first_log_of(text)) {
             tracing::warn!("{text}");
         }
-        for text in decoded.into_iter().chain(left_out).chain(grown).filter(|text| is_first_log_of(text)) {
+        for text in
+            decoded.into_iter().chain(left_out).chain(too_small).chain(grown).filter(|text| is_first_log_of(text))
+        {
             tracing::info!("{text}");
         }
         let stores: Vec<_> = shared.chunk_index.dataset.stores.iter().map(|store| store.location()).collect();

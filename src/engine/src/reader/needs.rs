@@ -31,8 +31,8 @@ const MIN_LOOKAHEAD: usize = 8;
 const MAX_EPOCH: u128 = 4 << 30;
 
 /// Refuses batches that need more than [`MAX_BATCH_CHUNKS`] chunks. To plan them would take more memory than to hold
-/// them.
-pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
+/// them. `store` is the store of the geometry, if it isn't that of all.
+pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry, store: Option<usize>) -> Result<()> {
     let batch = spec.batch_size as u64;
     let mut total = 0u64;
     for placement in &geometry.placements {
@@ -51,7 +51,11 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
                 n.saturating_mul(runs)
             })
         };
-        let chunks = array.parts.iter().map(most).max().unwrap_or(0).saturating_mul(batch);
+        let parts = match store {
+            Some(store) if array.parts.len() > 1 => &array.parts[store..=store],
+            _ => &array.parts,
+        };
+        let chunks = parts.iter().map(most).max().unwrap_or(0).saturating_mul(batch);
         total = total.saturating_add(chunks);
         if total > MAX_BATCH_CHUNKS {
             return Err(Error::value(format!(
@@ -67,7 +71,10 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 /// Returns how many chunks along the ragged dimension a row needs, on average over the longest rows of a batch.
 fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
     let most = match grid {
-        DimGrid::Regular { chunk, .. } => output.ragged.unwrap_or(0) / chunk.max(&1) / batch + 2,
+        DimGrid::Regular { chunk, .. } => {
+            let of_element = output.shape[1..].iter().product::<i64>().max(1) as u64;
+            output.ragged.as_ref().map_or(0, |ragged| ragged.most) / of_element / chunk.max(&1) / batch + 2
+        }
         DimGrid::Irregular(_) => output.shape[0] as u64,
     };
     most.min(grid.count())

@@ -1,13 +1,12 @@
 //! Sentences for the log about a dataset: what a user may not expect of its values, its dates and its shape.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use crate::chunk_index::ChunkIndex;
 use dali_zarr_base::error::Site;
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset};
 use dali_zarr_samples::plan::Planner;
 use dali_zarr_samples::spec::Spec;
-use dali_zarr_stores::Store;
 
 /// Returns a sentence for the log with the arrays that are decoded because `mask_and_scale` is left out; `None` if
 /// there are none.
@@ -49,6 +48,31 @@ pub(crate) fn missing(planner: &Planner) -> (usize, u64) {
     planner.geometries().fold((0, 0), |sum, geometry| (sum.0 + geometry.missing.0, sum.1 + geometry.missing.1))
 }
 
+/// Returns the numbers of the stores, or groups, from which samples are cut on their own, but which have none.
+pub(crate) fn without_samples(planner: &Planner) -> impl Iterator<Item = usize> {
+    let is_by_store = planner.geometry().table.is_none() && planner.geometries().count() > 1;
+    let empty = planner.geometries().enumerate().filter(move |(_, geometry)| is_by_store && geometry.samples == 0);
+    empty.map(|(store, _)| store)
+}
+
+/// Returns a text about stores or groups that have no samples; `None` if there are none.
+pub(super) fn too_small(chunk_index: &ChunkIndex) -> Option<String> {
+    const SHOWN: usize = 5;
+    let count = without_samples(&chunk_index.planner).count();
+    let mut names: Vec<String> =
+        without_samples(&chunk_index.planner).take(SHOWN).map(|store| chunk_index.dataset.location(store)).collect();
+    if count > SHOWN {
+        names.push("others".into());
+    }
+    let all = chunk_index.planner.geometries().count();
+    (count > 0).then(|| {
+        format!(
+            "{count} of {all} stores or groups have no sample, since no window fits in them; out_of_bounds_policy=\"pad\" fills windows: {}",
+            names.join(", ")
+        )
+    })
+}
+
 /// Returns a text about data that are missing; `None` if none are.
 pub(super) fn left_out(spec: &Spec, chunk_index: &ChunkIndex) -> Option<String> {
     let (dates, samples) = missing(&chunk_index.planner);
@@ -75,17 +99,21 @@ pub(super) fn left_out(spec: &Spec, chunk_index: &ChunkIndex) -> Option<String> 
 
 /// Returns a text for each store with arrays that have grown since the host opened the reader first.
 pub(super) fn grown(dataset: &Dataset) -> impl Iterator<Item = String> {
-    let of = |(number, store): (usize, &Arc<dyn Store>)| {
-        let parts = dataset.arrays.iter().flat_map(|array| array.parts.iter().map(move |part| (array, part)));
-        let (array, part, now) = parts
-            .filter(|(_, part)| part.store == number)
-            .find_map(|(array, part)| Some((array, part, part.grown.as_ref()?)))?;
-        Some(format!(
+    // The first such array of each store.
+    let mut first = BTreeMap::new();
+    for array in &dataset.arrays {
+        for part in &array.parts {
+            if let Some(now) = &part.grown {
+                first.entry(part.store).or_insert((array, part, now));
+            }
+        }
+    }
+    first.into_iter().map(|(store, (array, part, now))| {
+        format!(
             "{}: the store has changed: the array has the shape {now:?} now, and {:?} when the loader opened it; the loader keeps its samples \
              until loader.refresh()",
-            Site::store(store.location()).array(&*array.name),
+            Site::store(dataset.location(store)).array(&*array.name),
             part.shape
-        ))
-    };
-    dataset.stores.iter().enumerate().filter_map(of)
+        )
+    })
 }

@@ -65,7 +65,10 @@ impl UnstartedReader {
         }
         let shapes = shapes(spec, &dataset)?;
         let geometries = Geometry::of(spec, &shapes, inputs.samples)?;
-        geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
+        let is_by_store = geometries.len() > 1;
+        for (store, geometry) in geometries.iter().enumerate() {
+            bound_chunks(spec, &dataset, geometry, is_by_store.then_some(store))?;
+        }
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations::of(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();

@@ -12,10 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::opening::Inputs;
 use dali_zarr_base::memory::PerProcess;
 use dali_zarr_samples::dataset::Kept;
+use dali_zarr_samples::spec::Member;
 
 /// What a reader found when it was opened.
 pub(super) struct Opening {
     pub dataset: Kept,
+    /// The groups of the dataset, if samples are cut from groups.
+    pub members: Vec<Member>,
     pub inputs: Inputs,
     /// See [`dali_zarr_samples::spec::Breaks::found`].
     pub breaks: Vec<Vec<i64>>,
@@ -62,9 +65,9 @@ mod tests {
     use super::*;
 
     fn opening(breaks: Vec<Vec<i64>>) -> Opening {
-        let dataset =
-            Kept::of(&dali_zarr_samples::dataset::Dataset { stores: vec![], arrays: vec![], parents: vec![] });
-        Opening { dataset, inputs: Inputs::default(), breaks }
+        let (stores, arrays, parents, groups) = (vec![], vec![], vec![], vec![]);
+        let dataset = Kept::of(&dali_zarr_samples::dataset::Dataset { stores, arrays, parents, groups });
+        Opening { dataset, members: vec![], inputs: Inputs::default(), breaks }
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(super) fn load<T: Stored>(spec: &Spec, argument: &str, source: &str) -> Resu
 fn place(spec: &Spec, source: &str) -> Spec {
     let array = ArrayArgument::from(source);
     let is_own = array.is_own();
-    let (path, arrays) = match spec.source.paths.first() {
+    let (path, arrays) = match spec.source.first_store() {
         Some(path) if !is_own => (path.clone(), vec![array]),
         _ => (source.to_owned(), Vec::new()),
     };

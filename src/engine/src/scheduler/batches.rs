@@ -395,11 +395,11 @@ impl Batches {
     /// Adds the jobs between elements of a batch whose other jobs have run to `assembly`, so that they count as `uses` uses. Returns false
     /// if there is no such batch.
     pub fn serve_between(&mut self, uses: u32, assembly: &mut Assembly) -> bool {
-        let is_due = |batch: &&mut PendingBatch| {
+        let is_due = |batch: &PendingBatch| {
             batch.has_between && batch.remaining == 0 && batch.error.is_none() && !batch.needs_bad
         };
         let mut active = (self.first..).zip(self.list.iter_mut().take(self.active));
-        let Some((number, batch)) = active.find(|(_, batch)| is_due(&batch)) else { return false };
+        let Some((number, batch)) = active.find(|(_, batch)| is_due(batch)) else { return false };
         (batch.has_between, batch.remaining) = (false, uses);
         let first = assembly.jobs.len();
         assembly.jobs.extend_from_slice(&batch.plan.between);
@@ -482,9 +482,9 @@ impl Batches {
             None => {
                 batch.shorten();
                 self.replaced += batch.replaced();
-                let BatchPlan { samples, lengths, names, .. } = batch.plan;
+                let BatchPlan { samples, lengths, shapes, names, .. } = batch.plan;
                 let buffers = batch.lent.map(|l| l.id);
-                Some(Ok(Batch { host: batch.host, buffers, samples, lengths, names }))
+                Some(Ok(Batch { host: batch.host, buffers, samples, lengths, shapes, names }))
             }
             Some(e) if done => {
                 // The batch failed, so nobody sees its outputs, and they can be used again.

@@ -90,6 +90,28 @@ pub unsafe extern "C" fn dali_zarr_batch_lengths(
     })
 }
 
+/// The shapes of a batch's samples in a ragged output.
+///
+/// # Safety
+/// `batch` is null or not released yet, and the others null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_shapes(
+    batch: *const CBatch,
+    output: usize,
+    shapes: *mut *const i64,
+    count: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { deref(batch, "batch") }?.0.shapes.get(output).map_or(&[][..], Vec::as_slice);
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(shapes, if found.is_empty() { std::ptr::null() } else { found.as_ptr() }, "shapes")?;
+            put(count, found.len(), "count")
+        }
+    })
+}
+
 /// The lent set that holds the batch.
 ///
 /// # Safety

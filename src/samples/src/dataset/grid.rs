@@ -41,9 +41,10 @@ impl DimGrid {
         }
     }
 
-    /// Returns the most chunks that `span` neighbouring elements can lie in. `span` must be at least 1.
+    /// Returns the most chunks that `span` neighbouring elements can lie in.
     pub fn most_within(&self, span: u64) -> u64 {
         match self {
+            _ if span == 0 => 0,
             Self::Regular { chunk, count } => (span - 1).div_ceil(*chunk).saturating_add(1).min(*count),
             Self::Irregular(lengths) => lengths.most_within(span),
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::find::{all_names, base_name, find};
 use super::hierarchy::{Hierarchy, MAX_LISTED};
-use super::{ArrayInfo, Dataset, in_hierarchy, metadata_error};
+use super::{ArrayInfo, Dataset, Sought, in_hierarchy, metadata_error};
 use crate::spec::{ArrayArgument, PerOutput, Spec};
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_stores::{self as store, ReadFiles, Store};
@@ -60,9 +60,9 @@ pub fn list(spec: &Spec) -> Result<Listing> {
         let stores = store::open(std::slice::from_ref(path), &source.storage_options, spec.io_threads(), how)?;
         let names = source.arrays.iter().filter(|one| !one.is_own()).map(|one| one.array.clone()).collect::<Vec<_>>();
         let names = (!source.arrays.is_empty()).then_some(names);
-        let (store, (arrays, is_cut)) = in_hierarchy(names.as_deref(), &stores[0], &|store, hierarchy| {
-            list_in(names.as_deref(), &**store, hierarchy)
-        })?;
+        let sought = names.as_deref().map_or(Sought::Only, Sought::Names);
+        let (store, (arrays, is_cut)) =
+            in_hierarchy(sought, &stores[0], &|store, hierarchy| list_in(names.as_deref(), &**store, hierarchy))?;
         let alone = |one: Found| Listed {
             name: one.name,
             is_root: one.is_root,

@@ -12,6 +12,7 @@ mod chunks;
 mod documents;
 mod find;
 mod grid;
+mod groups;
 mod hierarchy;
 mod kept;
 mod lengths;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub use array::ArrayPart;
 pub use cf::Cf;
 pub use grid::DimGrid;
+pub use groups::resolved;
 pub use kept::Kept;
 pub use lengths::{ChunkLengths, LengthRun};
 pub use listing::{Listed, Listing, list};
@@ -56,6 +58,8 @@ pub struct Dataset {
     /// For each store: the location of its parent, where coordinates may be, if the store is the array of an array
     /// argument with its own store. Otherwise `None`.
     pub parents: Vec<Option<String>>,
+    /// If samples are cut from groups: the path of each, for each of `stores`. Otherwise empty.
+    pub groups: Vec<String>,
 }
 
 /// An array. It has one part in each store.
@@ -92,7 +96,7 @@ pub struct ArrayInfo {
 impl Dataset {
     /// Makes a dataset of one array in one store.
     pub fn of_array(store: &Arc<dyn Store>, array: ArrayInfo) -> Self {
-        Self { stores: vec![Arc::clone(store)], arrays: vec![array], parents: vec![None] }
+        Self { stores: vec![Arc::clone(store)], arrays: vec![array], parents: vec![None], groups: Vec::new() }
     }
 
     /// Opens the stores of `spec` and reads the metadata of its arrays.
@@ -110,6 +114,11 @@ impl Dataset {
     /// Those of [`Self::open`]; also if an array has become shorter.
     pub fn open_as(spec: &Spec, kept: Option<&Kept>) -> Result<Self> {
         spec.source.check()?;
+        if !spec.source.members.is_empty() {
+            let described = groups::open(spec, kept)?.into_iter().map(Ok);
+            let groups = spec.source.members.iter().map(|member| member.group.clone()).collect();
+            return Self::of_described(spec, described.collect(), groups);
+        }
         let how = ReadFiles { unbuffered: spec.resources.use_o_direct, versions: spec.resources.cache_size > 0 };
         let locations = spec.source.locations();
         let mut stores = store::open(&locations, &spec.source.storage_options, spec.io_threads(), how)?;
@@ -123,18 +132,30 @@ impl Dataset {
     ///
     /// # Errors
     /// Those of [`Self::open_as`].
-    pub fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&Kept>) -> Result<Self> {
+    pub fn of_stores(spec: &Spec, stores: Vec<Arc<dyn Store>>, kept: Option<&Kept>) -> Result<Self> {
         if spec.source.own().next().is_some() {
             return own::open(spec, stores, kept);
         }
-        let mut arrays: Vec<ArrayInfo> = Vec::new();
-        let (mut named, mut levels, mut above) = (Vec::new(), Vec::new(), own::Above::new());
         let wanted = Wanted::of(spec);
         let described = each_store(&stores, |i, store| describe(spec, &wanted, i, store, kept));
+        Self::of_described(spec, described, Vec::new())
+    }
+
+    /// Makes a dataset of what the metadata of its stores say. `groups` are the paths of its groups, if each is a store.
+    fn of_described(spec: &Spec, described: Vec<Result<Arrays>>, groups: Vec<String>) -> Result<Self> {
+        let mut arrays: Vec<ArrayInfo> = Vec::new();
+        let (mut named, mut levels, mut above) = (Vec::new(), Vec::new(), own::Above::new());
+        let mut stores: Vec<Arc<dyn Store>> = Vec::with_capacity(described.len());
+        let place = |i: usize, store: &dyn Store| match groups.get(i) {
+            Some(group) => format!("{}/{group}", store.location().trim_end_matches('/')),
+            None => store.location().to_owned(),
+        };
         for (i, described) in described.into_iter().enumerate() {
             let (store, described) = described?;
-            stores[i] = store;
+            stores.push(store);
             for (position, (ArrayArgument { output, array }, mut described)) in described.into_iter().enumerate() {
+                // Each group has the array, whose name is the one that was given.
+                let array = if groups.is_empty() { array } else { spec.source.arrays[position].array.clone() };
                 if described.part.is_root() {
                     own::place_alone(spec, &spec.source.paths[i], &mut described, &mut above)?;
                 }
@@ -147,7 +168,8 @@ impl Dataset {
                     arrays.push(ArrayInfo::new(name, output, described));
                 } else {
                     let level = levels[position].as_ref();
-                    join(spec, &mut arrays[position], level, described, [&*stores[0], &*stores[i]])?;
+                    let places = [place(0, &*stores[0]), place(i, &*stores[i])];
+                    join(spec, &mut arrays[position], level, described, places)?;
                 }
             }
         }
@@ -156,11 +178,12 @@ impl Dataset {
             positions::name(spec, &mut arrays, &named, false);
         }
         let parents = vec![None; stores.len()];
-        Ok(Self { stores, arrays, parents })
+        Ok(Self { stores, arrays, parents, groups })
     }
 }
 
-/// Joins what an array is in one of the stores to what it is in the first one, where its level is `level`.
+/// Joins what an array is in one of the stores to what it is in the first one, where its level is `level`. The stores are at
+/// these places.
 ///
 /// # Errors
 /// If they don't fit together.
@@ -169,13 +192,12 @@ fn join(
     array: &mut ArrayInfo,
     level: Option<&Level>,
     described: Described,
-    [first, store]: [&dyn Store; 2],
+    [first, store]: [String; 2],
 ) -> Result<()> {
     if let (true, Some(of_first), Some(level)) = (is_joined(spec), level, &described.level) {
-        let place = |store: &dyn Store| format!("store {}", store.location());
-        level.check_joined(&place(store), of_first, &place(first))?;
+        level.check_joined(&format!("store {store}"), of_first, &format!("store {first}"))?;
     }
-    array.join(described, first.location(), store.location())
+    array.join(described, &first, &store)
 }
 
 /// Whether several stores are joined along one axis. Then their images must have the same scale.
@@ -240,20 +262,27 @@ pub fn each_store<T: Send>(
 /// returned store is the one that reads them.
 fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>, kept: Option<&Kept>) -> Result<Arrays> {
     let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
-    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy, kept))
+    let sought = names.as_deref().map_or(Sought::Only, Sought::Names);
+    in_hierarchy(sought, store, &|store, hierarchy| describe_in(spec, wanted, i, &**store, hierarchy, kept))
+}
+
+/// What is looked for in a store.
+#[derive(Clone, Copy)]
+enum Sought<'a> {
+    /// Its only array, or all of its arrays.
+    Only,
+    /// The arrays of these names.
+    Names(&'a [String]),
+    /// Groups.
+    Groups,
 }
 
 /// What is done with a store and the metadata at its root.
 type Work<'a, T> = dyn Fn(&Arc<dyn Store>, Hierarchy<'_>) -> Result<T> + 'a;
 
 /// Calls `work` with the metadata of a store, and returns its result with the store. If `store` holds an Icechunk
-/// repository or references, `work` gets the store that reads them, and that one is returned. `names` are the arrays to
-/// find, if they are known.
-fn in_hierarchy<T>(
-    names: Option<&[String]>,
-    store: &Arc<dyn Store>,
-    work: &Work<'_, T>,
-) -> Result<(Arc<dyn Store>, T)> {
+/// repository or references, `work` gets the store that reads them, and that one is returned.
+fn in_hierarchy<T>(sought: Sought<'_>, store: &Arc<dyn Store>, work: &Work<'_, T>) -> Result<(Arc<dyn Store>, T)> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
         opened => match metadata_error(opened)? {
@@ -261,7 +290,7 @@ fn in_hierarchy<T>(
                 if hierarchy.has_references
                     && let Some(references) = metadata_error(store::references(store))?
                 {
-                    return in_hierarchy(names, &references, work);
+                    return in_hierarchy(sought, &references, work);
                 }
                 return Ok((Arc::clone(store), work(store, hierarchy)?));
             }
@@ -273,7 +302,7 @@ fn in_hierarchy<T>(
         None => Error::value(format!(
             "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            names.and_then(<[_]>::first).map_or(String::new(), |name| format!("'{name}' "))
+            if let Sought::Names([name, ..]) = sought { format!("'{name}' ") } else { String::new() }
         ))
         .with_code(Code::NotFound)
         .at(Site::store(store.location())),
@@ -289,9 +318,13 @@ fn in_hierarchy<T>(
     }
     // Writers of single arrays create parent folders that aren't groups.
     let mut hierarchy = Hierarchy::without_top(&**store);
-    let found = match names {
-        None => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
-        Some(names) => {
+    let found = match sought {
+        // Folders of stores needn't be groups.
+        Sought::Groups => {
+            metadata_error(hierarchy.groups_below("", groups::MAX_GROUPS))?.is_some_and(|names| !names.is_empty())
+        }
+        Sought::Only => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
+        Sought::Names(names) => {
             hierarchy.read_ahead(names, false);
             names.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
         }
@@ -318,10 +351,23 @@ fn describe_in(
     // Whether arrays are read together, here or in other stores. Then it matters where the elements of images lie.
     let is_beside_others = spec.source.arrays.len() > 1 || is_joined(spec) || spec.samples.scale_by.is_some();
     hierarchy.read_ahead(&arrays.iter().map(|(_, a)| a.array.clone()).collect::<Vec<_>>(), is_beside_others);
+    describe_named(spec, arrays, i, store, &hierarchy, kept)
+}
+
+/// Reads the metadata of arrays in store number `i`. Each is given with its position in the spec's `arrays`.
+fn describe_named(
+    spec: &Spec,
+    arrays: Vec<(usize, ArrayArgument)>,
+    i: usize,
+    store: &dyn Store,
+    hierarchy: &Hierarchy<'_>,
+    kept: Option<&Kept>,
+) -> Result<Vec<(ArrayArgument, Described)>> {
+    let is_beside_others = spec.source.arrays.len() > 1 || is_joined(spec);
     let found = |(at, array): (usize, ArrayArgument)| {
         let decode = spec.values.mask_and_scale.of(&array.output, at);
         let then = kept.and_then(|kept| kept.shape(at, i));
-        let described = find(&hierarchy, store, i, &array.array, decode, is_beside_others, then)?;
+        let described = find(hierarchy, store, i, &array.array, decode, is_beside_others, then)?;
         Ok((array, described))
     };
     let found: Vec<(ArrayArgument, Described)> = arrays.into_iter().map(found).collect::<Result<_>>()?;

@@ -54,7 +54,8 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&K
             match &mut found[want.at] {
                 None => found[want.at] = Some((ArrayInfo::new(array, output, described), named, level)),
                 Some((first, _, level)) => {
-                    join(spec, first, level.as_ref(), described, [&*stores[0], &*stores[i]])?;
+                    let places = [stores[0].location().to_owned(), stores[i].location().to_owned()];
+                    join(spec, first, level.as_ref(), described, places)?;
                 }
             }
         }
@@ -69,7 +70,7 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>, kept: Option<&K
         Level::check_places(&levels)?;
     }
     positions::name(spec, &mut arrays, &named, true);
-    Ok(Dataset { stores, arrays, parents })
+    Ok(Dataset { stores, arrays, parents, groups: Vec::new() })
 }
 
 /// Returns the parent of a location. `None` if it has none, or the location has a query (`?`).

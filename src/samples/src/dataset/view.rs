@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::array::{self, shape};
 use super::hierarchy::{Hierarchy, Node};
 use super::text::{self, TextArray};
-use super::{ArrayInfo, in_hierarchy, metadata_error};
+use super::{ArrayInfo, Sought, in_hierarchy, metadata_error};
 use dali_zarr_base::error::{Code, Error, ErrorKind, Result, Site};
 use dali_zarr_base::json::shown;
 use dali_zarr_base::stored_type::{self, Fill};
@@ -39,7 +39,7 @@ impl View {
     /// # Errors
     /// If its metadata can't be read.
     pub fn open(store: &Arc<dyn Store>, names: &[String]) -> Result<Self> {
-        match in_hierarchy(Some(names), store, &|store, hierarchy| Ok(hierarchy.shared(store))) {
+        match in_hierarchy(Sought::Names(names), store, &|store, hierarchy| Ok(hierarchy.shared(store))) {
             Ok((store, hierarchy)) => Ok(Self { store, hierarchy }),
             Err(e) if e.code() == Code::NotFound || e.is_refused() => Ok(Self::without_top(store)),
             Err(e) => Err(e),

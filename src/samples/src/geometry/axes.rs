@@ -8,7 +8,7 @@ use super::missing::Missing;
 use super::requested::{Requested, chosen, region, selected};
 use super::scaling::{Sized, Sizes};
 use super::starts::above;
-use super::{ArrayShape, Starts, View};
+use super::{ArrayShape, Role, Starts, View};
 use crate::spec::{OutOfBounds, Region, Segments, Spec};
 use dali_zarr_base::error::{Error, Result};
 
@@ -185,6 +185,10 @@ pub(super) fn build(
             ("scale_by", samples.scale_by.is_none()),
         ];
         return match unused.into_iter().find(|(_, unused)| !unused) {
+            Some((what, _)) if spec.source.is_grouped() => Err(Error::value(format!(
+                "{what}: expected dims or window with it, since each group is one sample without them; name the dimension in dims, or \
+                 leave {what} out"
+            ))),
             None => Ok((Vec::new(), vec![Vec::new(); arrays.len()])),
             Some((what, _)) => Err(Error::value(format!(
                 "{what}: expected an array with dimensions, but array '{}' has none, which makes it one sample; leave {what} out",
@@ -231,15 +235,15 @@ pub(super) fn build(
     let regions = spec.samples.regions.first().map_or(&[][..], |regions| regions);
     let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
     for (i, name) in names.iter().enumerate() {
-        let len = length(name, arrays, views, sizes.grid());
+        let len = length(i, name, views, sizes.grid())?;
         let breaks = if i == 0 { breaks(spec, name, len, views)? } else { Vec::new() };
         let region = match regions.get(i) {
             Some(Some(region)) => selected(name, len, *region)?,
             _ => region(name, len, roi[0][i], roi[1][i])?,
         };
         let Sized { cuts: own, is_scaled, step, overlap } = sizes.along(i, name, region, arrays, views)?;
-        let has = |array: &ArrayShape| array.dims.contains(name);
-        let with_dim = || arrays.iter().zip(&own).filter(|(array, _)| has(array)).map(|(_, cut)| *cut);
+        let has = |view: &View| view.dims.iter().any(|dim| dim.role == Role::Axis(i));
+        let with_dim = || views.iter().zip(&own).filter(|(view, _)| has(view)).map(|(_, cut)| *cut);
         if samples.stack_arrays && with_dim().any(|cut| (cut.window, cut.dropped) != (own[0].window, own[0].dropped)) {
             return Err(Error::value(format!(
                 "window, scale_by, stack_arrays: expected as many elements of all arrays of a stack, but found different numbers along \
@@ -270,16 +274,16 @@ pub(super) fn build(
     Ok((axes, cuts))
 }
 
-/// Returns the length of a dimension: that of the `grid` array, if it has the dimension.
-fn length(name: &str, arrays: &[ArrayShape], views: &[View], grid: Option<usize>) -> i64 {
-    let first = grid.unwrap_or(0);
-    let all = || arrays.iter().zip(views);
-    all()
-        .skip(first)
-        .take(1)
-        .chain(all())
-        .find_map(|(a, v)| a.dims.iter().position(|d| d == name).map(|d| v.dims[d].len as i64))
-        .expect("resolved against the arrays")
+/// Returns the length of the dimension of axis number `i`: that of the `grid` array, if it has the dimension.
+fn length(i: usize, name: &str, views: &[View], grid: Option<usize>) -> Result<i64> {
+    let along = |view: &View| view.dims.iter().find(|dim| dim.role == Role::Axis(i)).map(|dim| dim.len as i64);
+    let found = grid.and_then(|grid| along(&views[grid])).or_else(|| views.iter().find_map(along));
+    found.ok_or_else(|| {
+        Error::value(format!(
+            "window: expected a window for an output that has the dimension \"{name}\" of dims, but found none; outputs without a window \
+             are read whole with groups"
+        ))
+    })
 }
 
 pub(super) fn too_many() -> Error {
@@ -359,6 +363,12 @@ fn axis(
         }
         _ => fitting(),
     };
+    if policy == OutOfBounds::Error && random && starts.count() == 0 {
+        return Err(Error::value(format!(
+            "out_of_bounds_policy=\"error\": along \"{name}\" windows of {need} elements (window {window}, stride {stride}{around}) fit at \
+             no start in the region of interest [{roi_start}, {roi_end}); use \"drop\" or \"pad\", or a smaller window"
+        )));
+    }
     if starts.count() >= 1 << 62 {
         return Err(too_many());
     }

@@ -1,7 +1,7 @@
 //! Finds the dimensions that arguments give by name or by position.
 
 use super::ArrayShape;
-use crate::spec::{DimKey, Spec};
+use crate::spec::{DimKey, PerDim, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 /// Returns the array that positions of dimensions refer to: the first one of those with most dimensions. An array that is
@@ -56,11 +56,23 @@ pub fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Result<St
     }
 }
 
-/// Returns the names of the dimensions that samples are cut along. The list is empty if no array has a dimension: there
-/// is one sample then.
+/// Whether samples are cut along the dimensions of an array that `dims` names. With groups an array is read whole, if
+/// `window` has values by output, but none for it: groups may have arrays that don't belong together.
+pub(super) fn is_cut(spec: &Spec, array: &ArrayShape) -> bool {
+    match &spec.samples.window {
+        PerDim::ByOutput(windows) if spec.source.is_grouped() => windows.iter().any(|(name, _)| *name == array.output),
+        _ => true,
+    }
+}
+
+/// Returns the names of the dimensions that samples are cut along. The list is empty if there is one sample in each
+/// store: if no array has a dimension, or if groups are read whole.
 pub fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
     let (keys, argument) = spec.samples.dims_or_window();
+    if keys.is_empty() && spec.source.is_grouped() && spec.samples.window.is_empty() {
+        return Ok(Vec::new());
+    }
     if keys.is_empty() {
         return Ok(reference.dims.first().cloned().into_iter().collect());
     }

@@ -33,7 +33,7 @@ pub use aligned::{Alignment, align};
 pub use axes::{Axis, Start};
 pub use between::{Between, Pair};
 pub use breaks::merged;
-pub use by_store::{is_by_store, of_store};
+pub use by_store::{ByStore, is_by_store};
 pub use cuts::Cut;
 pub use dims::{resolve, sample_dims};
 pub use first_dim::FirstDim;
@@ -60,7 +60,7 @@ use crate::dataset::Unclear;
 use crate::order::Sample;
 use crate::spec::{Concat, OutOfBounds, Spec};
 use dali_zarr_base::dtype::DType;
-use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_base::error::{Result, Site};
 use dali_zarr_base::random::{below, key};
 use dali_zarr_base::table::Table;
 
@@ -98,16 +98,6 @@ pub struct ArrayShape {
     /// If it is seen as if it had one element for each row: the stored name of the dimension that the row's elements lie
     /// along, which a sample has in front. `None` for all other arrays.
     pub ragged: Option<String>,
-}
-
-impl ArrayShape {
-    /// Returns the array as it is in one store alone.
-    fn of_store(&self, store: usize) -> Self {
-        fn of<T: Clone>(all: &[T], store: usize) -> Vec<T> {
-            all.get(store).or(all.first()).cloned().into_iter().collect()
-        }
-        Self { parts: of(&self.parts, store), places: of(&self.places, store), ..self.clone() }
-    }
 }
 
 /// Normalisation of one array or channel.
@@ -183,6 +173,9 @@ pub struct Geometry {
     pub tables: Vec<Range<usize>>,
     /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
+    /// The shape of a sample in each output, if samples are cut from each store on its own and some outputs are ragged
+    /// therefore; empty otherwise.
+    pub own_shapes: Vec<Vec<i64>>,
     /// Whether an output has other dimensions, or another order of them, than it would have without `transpose` and `squeeze`.
     pub is_transposed: bool,
     /// The outputs that tell which elements weren't padded: none, one, or with `scale_by` one for each array.
@@ -227,7 +220,7 @@ impl Geometry {
     /// # Errors
     /// If arguments contradict each other, the arrays or the inputs: unknown dimensions, lengths that differ, windows
     /// that don't fit, rows of a table that are out of bounds where the policy forbids it, samples that have another
-    /// shape in another store.
+    /// number of channels in another store.
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
         if spec.samples.scale_by.is_some() && inputs.rows.is_some() {
             return Err(Error::value("scale_by: expected none with ragged or ragged_ends, whose rows have no places"));
@@ -266,22 +259,12 @@ impl Geometry {
 
     /// Returns one geometry for each store.
     fn of_stores(spec: &Spec, arrays: &[ArrayShape], inputs: &Inputs, has_table: bool) -> Result<Vec<Self>> {
-        let mut all: Vec<Self> = Vec::new();
+        let by_store = ByStore::new(spec, arrays);
+        let mut all: Vec<Self> = Vec::with_capacity(spec.source.paths.len());
         for (store, path) in spec.source.paths.iter().enumerate() {
-            let (own, shapes) = of_store(spec, arrays, store);
+            let (own, shapes) = by_store.of(store);
             let geometry = Self::cut(&own, &shapes, inputs.elements(store), has_table, axes::Empty::Allowed);
-            let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
-            let is_same = |a: &OutputInfo, b: &OutputInfo| OutputInfo { scratch: b.scratch, ..a.clone() } == *b;
-            if let Some(before) = all.first()
-                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| !is_same(a, b))
-            {
-                return Err(Error::value(format!(
-                    "concat=\"samples\": expected samples of one shape in all stores, but output '{}' has {:?} in {} and {:?} in \
-                     {path}; name more of its dimensions in dims, with a window",
-                    a.name, a.shape, spec.source.paths[0], b.shape
-                )));
-            }
-            all.push(geometry);
+            all.push(geometry.map_err(|e| e.at(Site::store(path)))?);
         }
         for output in 0..all.first().map_or(0, |geometry| geometry.outputs.len()) {
             let most = all.iter().map(|geometry| geometry.outputs[output].scratch).max().unwrap_or(0);
@@ -289,11 +272,12 @@ impl Geometry {
         }
         if !has_table && all.iter().all(|geometry| geometry.samples == 0) {
             // The first store's error says what doesn't fit.
-            let (own, shapes) = of_store(spec, arrays, 0);
+            let (own, shapes) = by_store.of(0);
             let path = &spec.source.paths[0];
             Self::cut(&own, &shapes, inputs.elements(0), has_table, axes::Empty::Refused)
                 .map_err(|e| e.at(Site::store(path)))?;
         }
+        by_store::in_common(spec, &mut all, has_table)?;
         Ok(all)
     }
 
@@ -350,6 +334,7 @@ impl Geometry {
             norms,
             tables,
             outputs,
+            own_shapes: Vec::new(),
             is_transposed,
             masks,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
@@ -431,3 +416,5 @@ impl Geometry {
 mod tests;
 #[cfg(test)]
 mod tests_starts;
+#[cfg(test)]
+mod tests_stores;

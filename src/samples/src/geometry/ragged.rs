@@ -7,8 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::by_store::repeats;
 use super::{ArrayShape, Geometry, Role, Rows, TableStarts, layout};
-use crate::spec::{Concat, DimKey, OnBadChunk, OrderSource, Spec};
+use crate::batch::Ragged;
+use crate::spec::{Concat, DimKey, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 impl Rows {
@@ -124,7 +126,8 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
         let array = &stored[placement.array];
         let output = &mut geometry.outputs[placement.output];
         placement.strides[0] = output.shape.iter().product();
-        let row_bytes = placement.strides[0] as u128 * output.dtype.size() as u128;
+        let of_element = placement.strides[0] as u64;
+        let row_bytes = u128::from(of_element) * output.dtype.size() as u128;
         if row_bytes * u128::from(longest.max(in_batch)) >= 1 << 46 {
             return Err(Error::value(format!(
                 "output '{}': the longest row has {longest} elements of {row_bytes} bytes, and a batch up to {in_batch}, which is too \
@@ -135,7 +138,7 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
         output.dims.insert(0, array.dims[0].clone());
         output.layout = layout::of(&output.dims);
         output.shape.insert(0, longest as i64);
-        output.ragged = Some(in_batch);
+        output.ragged = Some(Ragged { dims: vec![0], most: of_element * in_batch });
     }
     geometry.rows = Some(rows);
     Ok(())
@@ -149,17 +152,7 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let count = geometry.table.as_ref().map_or(starts.count() as u64, TableStarts::count);
     let position = |k: u64| geometry.table.as_ref().map_or_else(|| starts.at(k as i64).0, |table| table.start(k)[0]);
     let others = geometry.samples / count;
-    // How often a batch may hold the same row. Padding repeats the last sample. Without padding, a batch may reach over
-    // the ends of epochs, and one of these may be the rest that other shards left. Samples that are drawn by weights or
-    // pushed, and those that replace others, may come any number of times.
-    let order = &spec.order;
-    let replaces = spec.resources.on_bad_chunk == OnBadChunk::Skip;
-    let times = if order.pad_last_batch || order.weights.is_some() || order.order == OrderSource::Pushed || replaces {
-        batch
-    } else {
-        let shard = (geometry.samples / spec.order.num_shards.max(1) as u64).max(1);
-        others.saturating_mul((batch - 1) / shard + 3).min(batch)
-    };
+    let times = repeats(spec, geometry.samples, others);
     let distinct = batch.div_ceil(times.max(1)) as usize;
     let mut largest: BinaryHeap<Reverse<u64>> = BinaryHeap::with_capacity(distinct + 1);
     for k in 0..count {
@@ -182,6 +175,7 @@ mod tests {
     use super::super::Inputs;
     use super::*;
     use crate::order::Sample;
+    use crate::spec::OrderSource;
     use dali_zarr_base::dtype::DType;
 
     fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
@@ -228,9 +222,9 @@ mod tests {
         });
         let g = of(&spec, &csr(), rows(&OFFSETS, None).unwrap()).unwrap();
         assert_eq!(g.samples, 5);
-        let shapes: Vec<_> = g.outputs.iter().map(|o| (o.shape.clone(), o.ragged)).collect();
-        let most = Some(18);
-        assert_eq!(shapes, [(vec![9], most), (vec![], None), (vec![9, 3], most), (vec![1], None)]);
+        let shapes: Vec<_> = g.outputs.iter().map(|o| (o.shape.clone(), o.ragged.clone())).collect();
+        let most = |most| Some(Ragged { dims: vec![0], most });
+        assert_eq!(shapes, [(vec![9], most(18)), (vec![], None), (vec![9, 3], most(54)), (vec![1], None)]);
         assert_eq!(g.placements[2].strides, [3, 1]);
         let spans: Vec<_> = (0..5).map(|i| pair(g.rows.as_ref().unwrap(), i)).collect();
         assert_eq!(spans, [(0, 3), (3, 0), (3, 7), (10, 1), (11, 9)]);
@@ -244,7 +238,7 @@ mod tests {
         let arrays = [array("X/data", &[("dim_0", 2098)])];
         let most = |change: fn(&mut Spec)| {
             let spec = Spec::default().with(|s| s.batch_size = 100).with(change);
-            of(&spec, &arrays, rows(&offsets, None).unwrap()).unwrap().outputs[0].ragged.unwrap()
+            of(&spec, &arrays, rows(&offsets, None).unwrap()).unwrap().outputs[0].ragged.clone().unwrap().most
         };
         assert_eq!(most(|_| {}), 3 * (100 + 33 * 2), "one of 100 and others of 2, each three times");
         assert_eq!(most(|s| s.order.pad_last_batch = true), 100 * 100);

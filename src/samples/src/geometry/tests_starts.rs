@@ -3,6 +3,7 @@
 use super::tests::{array, at, era5, shapes};
 use super::*;
 use crate::spec::{DimKey, OutOfBounds, Pick, Segments};
+use dali_zarr_base::error::Error;
 
 /// Returns the starts of samples along a dimension of 20 elements.
 fn starts(spec: Spec) -> Result<Vec<i64>> {

@@ -2,10 +2,11 @@
 
 use super::between::Between;
 use super::cuts::Cut;
+use super::dims::is_cut;
 use super::picked::{self, Picked};
 use super::scaled::Place;
 use super::{ArrayShape, Pair};
-use crate::spec::Spec;
+use crate::spec::{Concat, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 /// How one dimension of an array is read for a sample.
@@ -81,7 +82,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
-        let (mut joined, mut between) = (None, None);
+        let (mut joined, mut between, is_cut) = (None, None, is_cut(spec, array));
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
             let lists = picks.get(name).copied();
@@ -139,7 +140,8 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
                 }
             };
             let len = pick.as_ref().map_or(stored[0], Picked::len);
-            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
+            let axis = axis_names.iter().position(|n| n == name).filter(|_| is_cut);
+            let role = axis.map_or(Role::Whole, Role::Axis);
             // With `scale_by`, lengths along axes are compared where arrays have no places.
             let is_scaled = role != Role::Whole && spec.samples.scale_by.is_some();
             let is_shared = !is_scaled && (role != Role::Whole || spec.samples.stack_arrays);
@@ -150,7 +152,8 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
                 Some(_) => {}
                 None => lengths.push((name.clone(), len, array.name.clone())),
             }
-            if role == Role::Whole && len == 0 {
+            // A store of its own may lack elements that others have: its samples are empty then.
+            if role == Role::Whole && len == 0 && spec.samples.concat != Concat::Samples {
                 return Err(Error::value(format!("array '{}': dimension \"{name}\" has length 0", array.name)));
             }
             dims.push(ViewDim { role, len, pick });

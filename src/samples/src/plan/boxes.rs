@@ -267,6 +267,7 @@ impl Planner {
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 if let Some(list) = &source.whole[p.array][part][d] {
+                    empty |= list.is_empty();
                     lists.push(Runs::Whole(list));
                     continue;
                 }

@@ -100,8 +100,10 @@ pub struct BatchPlan {
     pub samples: usize,
     /// The names of the samples; empty unless the reader names them.
     pub names: Names,
-    /// With ragged outputs: the length of each sample along the first dimension.
+    /// With ragged rows: the length of each sample along the first dimension of ragged outputs.
     pub lengths: Vec<i64>,
+    /// See [`crate::batch::Batch::shapes`].
+    pub shapes: Vec<Vec<i64>>,
     /// With ragged outputs, or memory behind the samples: the bytes of the samples of each output.
     pub bytes: Vec<usize>,
 }
@@ -143,8 +145,6 @@ pub struct Planner {
     /// What samples are cut from: one source for all stores together, or one for each store.
     sources: Vec<Source>,
     arrays: Vec<ArrayGrids>,
-    /// Elements per sample of each output. For a ragged output, the elements at one index of the first dimension.
-    unit_elements: Vec<i64>,
     /// Number of jobs of the last batch. Room for as many jobs is made before the next batch is planned.
     jobs: AtomicUsize,
 }
@@ -159,6 +159,8 @@ struct Source {
     /// `whole[array][part][dimension]`: the runs along a dimension that is read whole, the same for all samples. `None`
     /// for other dimensions.
     whole: Vec<Vec<Vec<Option<ChunkRuns>>>>,
+    /// Elements per sample of each output. With ragged rows, a ragged output has so many for each element of the row.
+    elements: Vec<i64>,
 }
 
 impl Source {
@@ -175,7 +177,18 @@ impl Source {
             grids.map(|(part, grids)| of_part(view, part, grids)).collect()
         };
         let whole = geometry.views.iter().zip(arrays).map(of_array).collect();
-        Self { geometry, first, parts, whole }
+        let of_output = |(o, output): (usize, &OutputInfo)| match geometry.own_shapes.get(o) {
+            Some(own) => own.iter().product(),
+            None => output.shape[usize::from(output.ragged.is_some())..].iter().product(),
+        };
+        let elements = geometry.outputs.iter().enumerate().map(of_output).collect();
+        Self { geometry, first, parts, whole, elements }
+    }
+
+    /// Returns the elements that a sample has in an output. `row` is its row in ragged arrays.
+    fn elements(&self, output: usize, row: RowSpan) -> i64 {
+        let is_row = self.geometry.rows.is_some() && self.geometry.outputs[output].ragged.is_some();
+        if is_row { self.elements[output] * row.len as i64 } else { self.elements[output] }
     }
 }
 
@@ -200,7 +213,6 @@ impl Planner {
         let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(0);
         let count = geometries.len();
         assert!(count == 1 || count == stores, "there is a geometry for each store, or one");
-        let unit_elements = geometries[0].outputs.iter().map(OutputInfo::unit_elements).collect();
         let mut first = 0;
         let mut sources = Vec::with_capacity(count);
         for (store, geometry) in geometries.into_iter().enumerate() {
@@ -209,7 +221,7 @@ impl Planner {
             sources.push(Source::new(geometry, first, parts, &arrays));
             first += samples;
         }
-        Self { sources, arrays, unit_elements, jobs: AtomicUsize::new(0) }
+        Self { sources, arrays, jobs: AtomicUsize::new(0) }
     }
 
     /// Returns the geometry of a store. It is that of all stores if samples are cut from all together.
@@ -319,8 +331,8 @@ impl Planner {
 
     /// Whether this batch fits in the memory for a batch. Only ragged outputs may exceed it.
     pub fn holds(&self, plan: &BatchPlan) -> bool {
-        let elements: i64 = plan.lengths.iter().sum();
-        self.geometry().outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
+        let outputs = self.geometry().outputs.iter().zip(&plan.bytes);
+        outputs.filter(|(output, _)| output.ragged.is_some()).all(|(output, &bytes)| bytes <= output.batch_bytes(0))
     }
 
     /// Returns the chunks that a batch of these samples needs, in the order of [`BatchPlan::uses`]. Takes a part of the
@@ -341,9 +353,11 @@ impl Planner {
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = jobs::Boxes::with_capacity(self.jobs.load(Ordering::Relaxed));
+        let outputs = &self.geometry().outputs;
         let mut lengths = Vec::new();
-        // Elements along the ragged dimension in all samples before this one.
-        let mut before = 0i64;
+        let mut shapes = vec![Vec::new(); if self.geometry().own_shapes.is_empty() { 0 } else { outputs.len() }];
+        // For each output, the elements of all samples before this one.
+        let mut before = vec![0i64; outputs.len()];
         for (i, &sample) in samples.iter().enumerate() {
             let (source, sample) = self.source(sample);
             let geometry = &source.geometry;
@@ -351,19 +365,21 @@ impl Planner {
             let row = geometry.rows.as_ref().map_or(RowSpan::default(), |rows| rows.span(start[0].at));
             let sample = SampleStart { start: &start, row };
             for placement in &geometry.placements {
-                let output = &geometry.outputs[placement.output];
-                let units = if output.ragged.is_some() { before } else { i as i64 };
-                let origin = units * self.unit_elements[placement.output] + placement.base;
+                let output = &outputs[placement.output];
+                let origin = before[placement.output] + placement.base;
                 let behind = output.scratch_begin(samples.len()) + i * output.scratch;
                 self.place(&mut out, source, placement, sample, (origin, behind), output.dtype.size());
             }
+            for mask in &geometry.masks {
+                boxes::mask(&mut out, geometry, mask, &start, before[mask.output]);
+            }
             if geometry.rows.is_some() {
-                before += row.len as i64;
                 lengths.push(row.len as i64);
             }
-            for mask in &geometry.masks {
-                boxes::mask(&mut out, geometry, mask, &start, i as i64 * self.unit_elements[mask.output]);
+            for (shapes, own) in shapes.iter_mut().zip(&geometry.own_shapes) {
+                shapes.extend(own);
             }
+            before.iter_mut().enumerate().for_each(|(o, at)| *at += source.elements(o, row));
             if geometry.names_store {
                 out.index.push(source.parts.start as i64);
             }
@@ -372,13 +388,12 @@ impl Planner {
         let mut plan = out.finish();
         plan.samples = samples.len();
         self.jobs.store(plan.jobs.len(), Ordering::Relaxed);
-        if self.geometry().outputs.iter().any(|output| output.ragged.is_some() || output.scratch > 0) {
-            let bytes = |output: &OutputInfo| {
-                let units = if output.ragged.is_some() { before as usize } else { samples.len() };
-                units * output.unit_elements() as usize * output.dtype.size()
-            };
-            plan.bytes = self.geometry().outputs.iter().map(bytes).collect();
+        if outputs.iter().any(|output| output.ragged.is_some() || output.scratch > 0) {
+            plan.bytes = outputs.iter().zip(before).map(|(output, n)| n as usize * output.dtype.size()).collect();
             plan.lengths = lengths;
+            let is_ragged = outputs.iter().map(|output| output.ragged.is_some());
+            plan.shapes =
+                shapes.into_iter().zip(is_ragged).map(|(of, ragged)| if ragged { of } else { Vec::new() }).collect();
         }
         plan
     }

@@ -27,7 +27,7 @@ pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, OnBadChunk, ResourceArguments};
 pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments, ScaleBy};
 pub use segments::{Breaks, Segments};
-pub use source::{Aligned, ArrayArgument, DimKey, Pick, SourceArguments, is_location};
+pub use source::{Aligned, ArrayArgument, DimKey, Member, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;
 
 /// All arguments of a reader.

@@ -19,6 +19,13 @@ pub struct SourceArguments {
     /// The arrays, one for each output. Empty: the store's only array.
     #[serde(deserialize_with = "arrays")]
     pub arrays: Vec<ArrayArgument>,
+    /// The groups of each store from which samples are cut, as names or as patterns with `*` and `?`: each group is
+    /// like a store of its own. Empty: the stores themselves.
+    pub groups: Vec<String>,
+    /// The groups that were found, in their order; then `paths` has the location of each. Users can't give this: see
+    /// [`crate::dataset::resolved`].
+    #[serde(skip)]
+    pub members: Vec<Member>,
     /// The indices to read along dimensions.
     pub pick: Vec<Pick>,
     /// The arrays whose elements belong to those of the other arrays by an alignment, by output. Users can't give this
@@ -29,6 +36,15 @@ pub struct SourceArguments {
     /// argument.
     #[serde(rename = "_opening")]
     pub opening: Option<String>,
+}
+
+/// A group from which samples are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The location of its store.
+    pub store: String,
+    /// Its path in the store.
+    pub group: String,
 }
 
 /// An array and the name of its output.
@@ -54,6 +70,16 @@ pub fn is_location(array: &str) -> bool {
 }
 
 impl SourceArguments {
+    /// Whether samples are cut from groups.
+    pub fn is_grouped(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// Returns the location of the first store of `path`; `None` if there is none.
+    pub fn first_store(&self) -> Option<&String> {
+        self.members.first().map(|member| &member.store).or(self.paths.first())
+    }
+
     /// Returns the locations of all stores: those of `path`, then those of arrays with their own stores, each once.
     pub fn locations(&self) -> Vec<String> {
         let mut all = self.paths.clone();
@@ -93,6 +119,12 @@ impl SourceArguments {
             1.. if is_alone => Err(Error::value(
                 "path: expected none, since every array of arrays has a location of its own; leave path out, or give names relative \
                  to it",
+            )),
+            _ if self.is_grouped() && own > 0 => Err(Error::value(
+                "arrays: expected names relative to each group with groups, but found an array with a store of its own; leave it out",
+            )),
+            _ if self.is_grouped() && self.arrays.is_empty() => Err(Error::value(
+                "arrays: expected the names of arrays in each group with groups, but found none; give arrays",
             )),
             _ => Ok(()),
         }

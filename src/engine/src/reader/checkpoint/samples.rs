@@ -53,7 +53,11 @@ impl Samples {
             let others = json!(arrays.split_off(MAX_ARRAYS));
             arrays.push(Map::from_iter([("further arrays".into(), hashed(&others))]));
         }
-        let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
+        let name = |store: usize| {
+            let name = store_name(dataset.stores[store].location());
+            dataset.groups.get(store).map_or_else(|| name.to_owned(), |group| format!("{name}/{group}"))
+        };
+        let stores: Vec<String> = (0..dataset.stores.len()).map(name).collect();
         let stores = (stores.len() > 1 && !has_own).then(|| shortened(json!(stores)));
         let count = weights.map_or(blocks.samples(), Weights::draws);
         let mut cut = cut(spec, geometry, blocks, weights);

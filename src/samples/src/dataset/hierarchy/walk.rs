@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Hierarchy, is_damage};
 use crate::dataset::documents;
-use dali_zarr_base::error::Result;
+use dali_zarr_base::error::{Error, Result};
 use dali_zarr_stores::block_on;
 
 /// Limit on the number of names that are found by listing, which is done if metadata aren't consolidated.
@@ -40,11 +40,23 @@ impl Hierarchy<'_> {
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
         let Some(children) = block_on(self.store(), self.store().children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
+        let (arrays, groups) = self.kinds(paths)?;
+        names.extend(arrays);
+        for path in groups {
+            if depth < MAX_DEPTH && names.len() < MAX_LISTED {
+                self.list(&format!("{path}/"), depth + 1, names)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns which of these paths are arrays, and which are groups.
+    fn kinds(&self, paths: Vec<String>) -> Result<(Vec<String>, Vec<String>)> {
         let documents = |name: &str, paths: &[String]| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
             documents::read_many(self.store(), &keys)
         };
-        let (mut groups, mut rest) = (Vec::new(), paths);
+        let (mut arrays, mut groups, mut rest) = (Vec::new(), Vec::new(), paths);
         let versions = if self.version == 2 { [2, 3] } else { [3, 2] };
         for version in versions {
             let nodes = if version == 3 {
@@ -68,19 +80,55 @@ impl Hierarchy<'_> {
             let mut others = Vec::new();
             for (path, kind) in rest.into_iter().zip(nodes) {
                 match kind {
-                    Some(NodeKind::Array) => drop(names.insert(path)),
+                    Some(NodeKind::Array) => arrays.push(path),
                     Some(NodeKind::Group) => groups.push(path),
                     None => others.push(path),
                 }
             }
             rest = others;
         }
-        for path in groups {
-            if depth < MAX_DEPTH && names.len() < MAX_LISTED {
-                self.list(&format!("{path}/"), depth + 1, names)?;
+        Ok((arrays, groups))
+    }
+
+    /// Returns the names of the groups in the group with this prefix, which is empty or ends with a slash. `None` if metadata
+    /// aren't consolidated and the store can't list. Groups without metadata are left out.
+    ///
+    /// # Errors
+    /// If the store fails, or if there are more than `limit` nodes.
+    pub fn groups_below(&self, prefix: &str, limit: usize) -> Result<Option<Vec<String>>> {
+        let too_many = || {
+            let place = if prefix.is_empty() { "the root" } else { prefix };
+            Err(Error::value(format!(
+                "groups: expected at most {limit} nodes in {place}, but found more; name the groups in a list"
+            )))
+        };
+        if let Some(documents) = &self.consolidated {
+            let is_group = |document: &Value| document.get("node_type").and_then(Value::as_str) == Some("group");
+            let mut names = BTreeSet::new();
+            for (key, document) in documents {
+                let Some(below) = key.strip_prefix(prefix) else { continue };
+                let found = match below.split_once('/') {
+                    Some((name, ".zarray" | ".zattrs")) if self.version == 2 && !name.is_empty() => None,
+                    Some((name, _)) => Some(name),
+                    None => (self.version == 3 && is_group(document)).then_some(below),
+                };
+                names.extend(found.filter(|name| !name.is_empty()).map(str::to_owned));
+                if names.len() > limit {
+                    return too_many();
+                }
             }
+            return Ok(Some(names.into_iter().collect()));
         }
-        Ok(true)
+        let Some(children) = block_on(self.store(), self.store().children(prefix))? else { return Ok(None) };
+        if children.len() > limit {
+            return too_many();
+        }
+        let mut names = Vec::new();
+        for some in children.chunks(MAX_LISTED) {
+            let (_, groups) = self.kinds(some.iter().map(|child| format!("{prefix}{child}")).collect())?;
+            names.extend(groups.into_iter().map(|path| path[prefix.len()..].to_owned()));
+        }
+        Ok(Some(names))
     }
 }
 
