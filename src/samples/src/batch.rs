@@ -52,9 +52,7 @@ impl OutputInfo {
         };
         match self.scratch {
             0 => bytes,
-            scratch => {
-                self.scratch_begin(batch_size).saturating_add(scratch.saturating_mul(batch_size)).max(bytes)
-            }
+            scratch => self.scratch_begin(batch_size).saturating_add(scratch.saturating_mul(batch_size)).max(bytes),
         }
     }
 

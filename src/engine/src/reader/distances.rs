@@ -10,7 +10,7 @@ use super::shapes::shapes;
 use super::times::{Comparison, Meaning};
 use dali_zarr_base::error::{ErrorKind, Result};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset, MAX_COORDINATES, lone_array};
-use dali_zarr_samples::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
+use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, is_by_store};
 use dali_zarr_samples::spec::{FillMissing, Spec};
 use dali_zarr_stores::Store;
 
@@ -30,8 +30,9 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<f64>>> {
     if !is_by_store(spec, &shapes) {
         return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
     }
+    let by_store = ByStore::new(spec, &shapes);
     let one = |store: usize| {
-        let (own, shapes) = of_store(spec, &shapes, store);
+        let (own, shapes) = by_store.of(store);
         of_stores(&own, &shapes, dataset, store..store + 1)
     };
     (0..stores).map(one).collect()

@@ -96,7 +96,12 @@ fn systems(image: &Value, dataset: &Value, ndim: usize) -> Vec<System> {
             for (one, name) in to.into_iter().take(MAX_SYSTEMS) {
                 let places = own.clone().and_then(|places| places.then_all(std::slice::from_ref(one)));
                 let axes = one["output"].get("axes").map_or_else(|| axes.clone(), Axes::of);
-                found.push(System::new(name.to_owned(), axes, places, [&of_level[..], std::slice::from_ref(one)].concat()));
+                found.push(System::new(
+                    name.to_owned(),
+                    axes,
+                    places,
+                    [&of_level[..], std::slice::from_ref(one)].concat(),
+                ));
             }
             return found;
         }

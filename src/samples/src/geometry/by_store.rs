@@ -30,7 +30,8 @@ impl<'a> ByStore<'a> {
                 s.samples.regions.clear();
             }
         });
-        let common_arrays = arrays.iter().map(|array| ArrayShape { parts: Vec::new(), places: Vec::new(), ..array.clone() }).collect();
+        let common_arrays =
+            arrays.iter().map(|array| ArrayShape { parts: Vec::new(), places: Vec::new(), ..array.clone() }).collect();
         Self { spec, arrays, common, common_arrays }
     }
 

@@ -60,7 +60,7 @@ use crate::dataset::Unclear;
 use crate::order::Sample;
 use crate::spec::{Concat, OutOfBounds, Spec};
 use dali_zarr_base::dtype::DType;
-use dali_zarr_base::error::{Result, Site};
+use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::random::{below, key};
 use dali_zarr_base::table::Table;
 
