@@ -124,7 +124,7 @@ fn each_is_listed_once() {
     }
     assert!(bad.contains(at(3).0, at(3).1) && !bad.contains(at(4).0, at(4).1));
     let entry =
-        |key: &str| json!({"store": "test", "array": "a", "key": key, "inner_chunk": null, "reason": "it is cut"});
+        |key: &str| json!({"store": "simulated", "array": "a", "key": key, "inner_chunk": null, "reason": "it is cut"});
     assert_eq!(stats.bad_chunks(), json!([entry("a/c/3/0"), entry("a/c/5/0")]));
     assert_eq!(stats.to_json()["chunks_bad"], 2);
     assert_eq!(
