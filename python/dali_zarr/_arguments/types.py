@@ -94,6 +94,8 @@ Channels: TypeAlias = Dims | Mapping[str, Dims]
 Order: TypeAlias = Union[int, str, Sequence[Union[int, str, "EllipsisType"]]]  # noqa: UP007
 # An order, or a dictionary of orders by output.
 Orders: TypeAlias = Order | Mapping[str, Order]
+# Dimensions that are dropped, or True for all of one element; or by output.
+Squeezed: TypeAlias = bool | Order | Mapping[str, bool | Order]
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
 # Some types are in quotes: their packages may be missing when this is evaluated.
@@ -167,7 +169,7 @@ class SampleArguments(ElementArguments, total=False):
     max_length: int | None
     stack_arrays: bool
     transpose: Orders | None
-    squeeze: bool | Order | Mapping[str, bool | Order] | None
+    squeeze: Squeezed | None
     return_mask: bool
     mean: Statistics | None
     stddev: Statistics | None
