@@ -15,6 +15,7 @@ import pytest
 import zarr
 from support.pipelines import build, same
 from support.ragged import samples
+from support.server import Server
 
 MESHES = {"run_1": (1000, 1999), "run_2": (1137, 40), "run_10": (64, 2500), "other": (300, 7)}
 RUNS = ["run_1", "run_2", "run_10"]
@@ -298,6 +299,47 @@ def test_references_and_icechunk(tmp_path):
         same(one, written[name], name)
 
 
+def test_stores_of_a_server(plate, meshes):
+    """The consolidated metadata are its list. Else groups are named, and their documents are read together."""
+    path, written = plate
+    zarr.consolidate_metadata(zarr.open_group(path, mode="a").store)
+    with Server(path.parent) as server:
+        (batch,) = samples(build("cpu", 4, path=f"{server.url}/plate.zarr", arrays=["0"], groups="*/*/*"), 1)
+        for name, one in zip(written, batch[0], strict=True):
+            same(one, written[name], name)
+    path, values = meshes
+    with Server(path.parent) as server:
+        url = f"{server.url}/meshes.zarr"
+        with pytest.raises(ValueError, match="groups: expected names, since the store has no consolidated metadata and can't be"):
+            dali_zarr.explain(path=url, arrays=["areas"], groups="run_*")
+        (batch,) = samples(build("cpu", 3, path=url, arrays=["areas"], groups=RUNS), 1)
+        for name, one in zip(RUNS, batch[0], strict=True):
+            same(one, values[name]["areas"], name)
+
+
+def test_episodes_of_groups(tmp_path, device):
+    """Each group has its own ends of segments, and no window reaches across one."""
+    root = zarr.create_group(tmp_path / "s.zarr")
+    written = []
+    for i, ends in enumerate([[3, 9], [5, 6, 14]]):
+        group = root.create_group(f"g{i}")
+        values = np.random.default_rng(i).integers(1, 99, (ends[-1], 2)).astype("int32")
+        group.create_array("x", data=values, chunks=(4, 2), dimension_names=["t", "k"])
+        group.create_array("meta/ends", data=np.array(ends), chunks=(2,))
+        written.append(values)
+    pipe = build(
+        device, 4, path=tmp_path / "s.zarr", arrays=["x"], groups="*", window={"t": 3}, step={"t": 1}, breaks="meta/ends",
+        return_index=True,
+    )
+    expected = [[0, 0, 0], *([0, 1, t] for t in range(3, 7)), *([1, 0, t] for t in range(3)), *([1, 2, t] for t in range(6, 12))]
+    seen = []
+    for batch in samples(pipe, 4):
+        for one, row in zip(*batch, strict=True):
+            same(one, written[row[0]][row[2] : row[2] + 3], "x")
+            seen.append(row.tolist())
+    assert seen[:14] == expected
+
+
 def test_the_same_samples_after_groups_were_added(meshes, tmp_path):
     """A checkpoint of other groups is refused; one of the same groups goes on."""
     path, _ = meshes
@@ -331,6 +373,7 @@ def test_the_same_samples_after_groups_were_added(meshes, tmp_path):
         ({"groups": "*", "arrays": None}, "arrays: expected the names of arrays in each group"),
         ({"groups": "*", "arrays": ["coords", "./x.zarr"]}, "arrays: expected names relative to each group"),
         ({"groups": "*", "random_crop": ["points"]}, "random_crop: expected dims or window with it, since each group"),
+        ({"groups": "*", "breaks": "ends"}, "breaks: expected dims or window with it, since each group"),
         ({"groups": "*", "align": {"coords": "exact"}}, "align: expected none with groups"),
         ({"groups": "*", "ragged": "offsets"}, "ragged: expected none with groups"),
         ({"groups": "*", "window": {"points": 5000}}, r"other.*window: along \"points\" a sample spans 5000 elements"),

@@ -1,7 +1,7 @@
 //! The labels of a reader's arrays as hosts get them: coordinates as they are stored, with the attributes that decode
 //! them. They come from the stores that a reader opens, and are read by a reader.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,9 @@ pub struct Labels {
     dataset: Dataset,
     /// For each store of the dataset the view of the store with the coordinates; `None` if there is none.
     views: Vec<OnceLock<Option<View>>>,
+    /// For each store the number of the store that has its view. All groups of a store share one: it may have metadata of
+    /// thousands of groups.
+    first: Vec<usize>,
 }
 
 /// The elements of an array, in C order.
@@ -39,7 +42,13 @@ impl Labels {
         let spec = resolved(spec, &[])?.into_owned().with(|s| s.values.mask_and_scale = PerOutput::one(false));
         let dataset = Dataset::open(&spec)?;
         let views = dataset.stores.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { spec, dataset, views })
+        let mut first: Vec<usize> = (0..dataset.stores.len()).collect();
+        for store in 1..dataset.groups.len() {
+            if Arc::ptr_eq(&dataset.stores[store], &dataset.stores[store - 1]) {
+                first[store] = first[store - 1];
+            }
+        }
+        Ok(Self { spec, dataset, views, first })
     }
 
     /// Finds the coordinates along `dim` of array number `array` in store number `store`, where the array has `len`
@@ -114,7 +123,7 @@ impl Labels {
     /// Returns the view of the store with the coordinates of an array: its store, or the parent location of a store that is
     /// the array.
     fn view(&self, part: &ArrayPart) -> Result<Option<&View>> {
-        let kept = &self.views[part.store];
+        let kept = &self.views[self.first[part.store]];
         if let Some(view) = kept.get() {
             return Ok(view.as_ref());
         }

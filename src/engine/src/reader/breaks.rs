@@ -45,9 +45,14 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
 /// Returns the breaks along the joined dimension of these stores, as elements after `pick`.
 fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Range<usize>) -> Result<Vec<i64>> {
     let Some(first) = FirstDim::of(spec, shapes)? else {
-        return Err(Error::value(
-            "breaks: expected an array with dimensions, but none has one, so that there is one sample; leave breaks out",
-        ));
+        return Err(Error::value(match spec.source.is_grouped() {
+            true => {
+                "breaks: expected dims or window with it, since each group is one sample without them; leave breaks out"
+            }
+            false => {
+                "breaks: expected an array with dimensions, but none has one, so that there is one sample; leave breaks out"
+            }
+        }));
     };
     let mut breaks = Vec::new();
     for name in &spec.samples.breaks.ends {

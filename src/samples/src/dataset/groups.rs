@@ -187,7 +187,8 @@ fn of_store(
         for (run, some) in groups.chunks(TOGETHER).enumerate() {
             let arrays: Vec<_> = some.iter().map(|member| named(&member.group)).collect();
             let names: Vec<String> = arrays.iter().flatten().map(|(_, array)| array.array.clone()).collect();
-            hierarchy.read_ahead(&names, spec.source.arrays.len() > 1);
+            // The groups may name dimensions, as those of OME-Zarr do.
+            hierarchy.read_ahead(&names, true);
             for (i, arrays) in arrays.into_iter().enumerate() {
                 let number = first + run * TOGETHER + i;
                 all.push(describe_named(spec, arrays, number, &**store, &hierarchy, kept)?);

@@ -76,11 +76,9 @@ fn a_window_takes_a_part_and_others_stay_whole() {
     let by_output = PerDim::ByOutput(vec![("coords".into(), by_dim())]);
     assert_eq!(cut(by_output, OutOfBounds::Drop).unwrap()[0].own_shapes[..2], [vec![100, 3], vec![2000]]);
     let of_none = PerDim::ByOutput(vec![("pressure".into(), by_dim())]);
-    assert!(
-        cut(of_none, OutOfBounds::Drop).unwrap_err().message().starts_with("window: expected a window for an output")
-    );
+    assert!(cut(of_none, OutOfBounds::Drop).unwrap_err().message().contains("window: expected a window for an output"));
     let alone = of(&groups(|s| s.samples.random_crop = vec![DimKey::Index(0)])).unwrap_err();
-    assert!(alone.message().starts_with("random_crop: expected dims or window"), "{alone}");
+    assert!(alone.message().contains("random_crop: expected dims or window"), "{alone}");
 }
 
 #[test]
@@ -153,8 +151,10 @@ fn stores_must_agree_on_channels_and_have_samples_of_a_possible_size() {
     assert!(with([vec![2, 50], vec![2, 60]], by_channel).is_ok());
     let nan: fn(&mut Spec) = |s| s.samples.fill_value = vec![f64::NAN].into();
     assert!(with([vec![2, 50], vec![2, 60]], nan).is_ok(), "equal norms with NaN");
-    let other: fn(&mut Spec) = |s| (s.samples.stack_arrays, s.values.mean) = (true, vec![1.0].into());
-    assert!(with([vec![2, 50], vec![3, 60]], other).is_err());
+    assert!(with([vec![2, 50], vec![3, 60]], by_channel).is_err(), "two means for three channels");
+    let one: fn(&mut Spec) = |s| (s.samples.stack_arrays, s.values.mean) = (true, vec![1.0].into());
+    let stacked = with([vec![2, 50], vec![3, 60]], one).unwrap();
+    assert_eq!((&stacked[0].outputs[0].shape[..], &stacked[0].own_shapes[0][..]), (&[3, 60][..], &[2, 50][..]));
     let huge = with([vec![1 << 43, 1], vec![1, 1 << 43]], |_| {}).unwrap_err();
     assert!(huge.message().contains("all stores are at most"), "{huge}");
 }
