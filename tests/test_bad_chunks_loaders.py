@@ -79,7 +79,7 @@ def test_all_ranks_have_equally_many_batches(tmp_path, values, device, how):
                     for k, (start, want) in enumerate(zip(came, order, strict=True)):
                         assert start not in BAD and (start == want or want in BAD), (rank, k)
                 for batch in given:
-                    same(batch["a"].cpu().numpy(), values[batch.index[:, 0].numpy()], f"rank {rank} of {ranks}")
+                    same(batch["a"].cpu().numpy(), values[batch.index[:, 0].cpu().numpy()], f"rank {rank} of {ranks}")
             seen += order
         assert len(lengths) == 1
         if not ends:
@@ -102,8 +102,8 @@ def test_your_own_order(tmp_path, values, device):
     found = list(loader(tmp_path, device, sampler=[0, 6, 3, 7, 16, 9, 16, 17, 20, 6]))
     assert [batch.index[:, 0].tolist() for batch in found] == [[0, 3, 3, 0], [9, 9, 9, 9], [20, 20]]
     for batch in found:
-        same(batch["a"].cpu().numpy(), values[batch.index[:, 0].numpy()], "sampler")
-        hours = np.datetime64("2020-01-01", "ns") + batch.index[:, 0].numpy() * np.timedelta64(1, "h")
+        same(batch["a"].cpu().numpy(), values[batch.index[:, 0].cpu().numpy()], "sampler")
+        hours = np.datetime64("2020-01-01", "ns") + batch.index[:, 0].cpu().numpy() * np.timedelta64(1, "h")
         assert (np.asarray(batch.coords["time"]).astype("datetime64[ns]").ravel() == hours).all()
     with loader(tmp_path, device).stream() as stream:
         for pushed in ([1, 6], [6, 7, 2], [17, 16], [4]):
@@ -127,7 +127,7 @@ def test_jax(tmp_path, values, device):
         want = values.copy()
         want[sorted(BAD)] = np.nan if how == "nan" else values[[8, 8, 18, 18]]
         same(found, want, how)
-        assert [one.key for one in of.bad_chunks] == ["a/c/3/0/0", "a/c/8/0/0"]
+        assert sorted(one.key for one in of.bad_chunks) == ["a/c/3/0/0", "a/c/8/0/0"]
         mixed = dali_zarr.mix({"one": of}, batches=2)
         assert mixed.bad_chunks == {"one": of.bad_chunks}
 

@@ -70,7 +70,7 @@ def test_labels_that_are_a_crop(tmp_path, device):
     # Without the labels as the grid, starts are where the labels are too.
     both = {"raw": "raw/s0", "mito": "labels/mito/s0"}
     of_raw = Loader(**base, arrays=both, window=dict.fromkeys("zyx", 64), step=dict.fromkeys("zyx", 8))
-    starts = np.concatenate([batch.index.numpy() for batch in of_raw])
+    starts = np.concatenate([batch.index.cpu().numpy() for batch in of_raw])
     assert starts.min(0).tolist() == [16, 20, 24] and starts.max(0).tolist() == [32, 44, 56] and len(starts) == 17 * 25 * 33
     # Or everywhere: where there are no labels, they are padded, and their mask says so.
     padded = Loader(

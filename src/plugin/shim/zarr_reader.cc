@@ -79,6 +79,8 @@ void ZarrReaderBase<Backend>::Describe() {
     info.type = ToDali(output.dtype);
     info.layout = dali::TensorLayout(std::string(output.layout));
     info.bytes = output.bytes;
+    const size_t uniform = info.shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
+    info.is_allocated = info.ragged || info.bytes > uniform;
     outputs_.push_back(std::move(info));
   }
 }
@@ -210,12 +212,12 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
   std::vector<uint64_t> addresses;
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
-    if (info.ragged) {
+    if (info.is_allocated) {
       // Memory for the most bytes that a batch may have. The memory of an earlier batch is freed when its consumers are
       // done.
-      set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_,
+      set.allocated[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_,
                                                           ws.output_order());
-      addresses.push_back(reinterpret_cast<uint64_t>(set.ragged[i].get()));
+      addresses.push_back(reinterpret_cast<uint64_t>(set.allocated[i].get()));
       continue;
     }
     auto &list = set.outputs[i];
@@ -243,7 +245,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     sets_.resize(reader_->buffers_wanted());
     for (size_t id = 0; id < sets_.size(); id++) {
       sets_[id].outputs.resize(outputs_.size());
-      sets_[id].ragged.resize(outputs_.size());
+      sets_[id].allocated.resize(outputs_.size());
       sets_[id].ready = dali::CUDAEvent::Create(device_id_);
       Lend(id, ws);
     }
@@ -258,9 +260,9 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     Fail(dali::make_string("internal error: the engine filled set ", id, ", but was lent ", sets_.size()));
   // The engine returns a batch only when it is complete in memory, so there is no event to wait for.
   for (size_t i = 0; i < outputs_.size(); i++) {
-    if (outputs_[i].ragged) {
+    if (outputs_[i].is_allocated) {
       const auto &info = outputs_[i];
-      auto &memory = sets_[id].ragged[i];
+      auto &memory = sets_[id].allocated[i];
       const auto shape = info.ShapeOf(batch->lengths(), batch->shapes(i), samples);
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)

@@ -49,6 +49,9 @@ struct OutputInfo {
   size_t bytes;
   /// Whether samples differ in their shapes.
   bool ragged;
+  /// Whether a batch needs other memory than a tensor list of such samples has: they differ in their shapes, or the engine
+  /// keeps something behind them.
+  bool is_allocated;
 
   /// Returns the shapes of a batch of `samples` samples. For a ragged output, `shapes` are those of the samples, one after
   /// the other, or if there are none, `lengths` are the samples' sizes along the first dimension.
@@ -128,8 +131,9 @@ class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
   /// Memory for the outputs of one batch, and the event after which the engine may write it.
   struct DeviceSet {
     std::vector<DeviceList> outputs;
-    /// Memory of ragged outputs. Their shapes are known only when the batch is finished.
-    std::vector<std::shared_ptr<uint8_t>> ragged;
+    /// Memory of outputs for which `OutputInfo::is_allocated` is true. Shapes of ragged ones are known only when the batch
+    /// is finished.
+    std::vector<std::shared_ptr<uint8_t>> allocated;
     dali::CUDAEvent ready;
   };
 

@@ -61,7 +61,7 @@ fn values_between_are_those_of_the_formula() {
         let mut stored = vec![0u8; elements * src.size()];
         for i in 0..elements {
             let x = if is_nan(i) { f64::NAN } else { of(i) };
-            with_type!(src, S => S::from_f64(x).store(stored[i * src.size()..].as_mut_ptr()));
+            with_type!(src, S => <S as Element>::from_f64(x).store(stored[i * src.size()..].as_mut_ptr()));
         }
         let value = |i: usize| with_type!(src, S => S::load(stored[i * src.size()..].as_ptr()).to_f64());
         let fillna = (random.below(2) == 0).then_some(-3.5);
@@ -120,7 +120,7 @@ fn values_between_are_those_of_the_formula() {
                 let (mean, stddev) = pair(if normed == 2 { channel as usize } else { 0 });
                 x = (x - mean) / stddev;
             }
-            with_type!(dst, D => D::from_f64(x).store(want[to as usize * dst.size()..].as_mut_ptr()));
+            with_type!(dst, D => <D as Element>::from_f64(x).store(want[to as usize * dst.size()..].as_mut_ptr()));
         }
         let what = format!("round {round}: {src} to {dst}, {job:?}, weight {weight}, fillna {fillna:?}");
         assert_eq!(replaced, [filled; 2], "{what}");
