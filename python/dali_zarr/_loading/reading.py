@@ -153,6 +153,9 @@ class Reading:
         pipe = _dali.module("pipeline").Pipeline(
             batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
             seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
+            # A run waits for its samples. DALI's executor may not finish the run before it then, so no run is scheduled
+            # whose samples weren't pushed. The reader itself prepares batches ahead.
+            **({"prefetch_queue_depth": 1} if plan.is_pushed else {}),
         )
         with pipe:
             places, nodes = self._defined()
@@ -307,8 +310,6 @@ class Reading:
             taken = list(self._pipe.outputs())
             self._taken += 1
             found = take(taken)
-            # A run waits for its samples, and DALI's executor may not deliver the run before it then. So none is scheduled
-            # whose samples weren't pushed. The reader itself prepares batches ahead.
             if not self.plan.is_pushed or self._pushes > self._runs:
                 self._schedule()
         except KeyboardInterrupt:
