@@ -256,6 +256,10 @@ class Loader(Rollouts, BaseLoader[Batch]):
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
+        if self._is_gathered and reading.ragged() is not None:
+            raise ValueError(
+                "dali_zarr: read_group: expected samples of one shape, but those of stores or groups differ; give gather=False"
+            )
         self._collation = Collation.of(*self._collate, reading.ragged(), reading.places)
 
     def _check_process(self) -> None:

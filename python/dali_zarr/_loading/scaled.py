@@ -56,6 +56,11 @@ class Maps:
             edge: Whether they are repeated. Else they have no label.
         """
         told = self._told[output]
+        if len({one[dim]["window"] for one in told}) > 1:
+            raise AttributeError(
+                f"dali_zarr: coords: the samples of stores have other lengths along {dim!r}, so their labels make no array; "
+                "return_index tells the store of each sample"
+            )
         own = np.zeros(len(at), np.int64) if stores is None or len(told) == 1 else stores
 
         def of(key: str) -> npt.NDArray[Any]:

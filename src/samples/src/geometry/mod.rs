@@ -58,7 +58,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::order::Sample;
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, PerDim, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_base::random::{below, key};
@@ -224,6 +224,14 @@ impl Geometry {
     pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
         if spec.samples.scale_by.is_some() && inputs.rows.is_some() {
             return Err(Error::value("scale_by: expected none with ragged or ragged_ends, whose rows have no places"));
+        }
+        if let (true, PerDim::ByOutput(windows)) = (spec.source.is_grouped(), &spec.samples.window_lengths)
+            && let Some(array) = arrays.iter().find(|array| windows.iter().all(|(name, _)| *name != array.output))
+        {
+            return Err(Error::value(format!(
+                "scale_by, groups: expected a window for each output, but found none for '{}'; read it with another reader",
+                array.output
+            )));
         }
         let placed: Vec<ArrayShape>;
         let arrays = if inputs.places.is_empty() {

@@ -186,7 +186,6 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
         of_arrays.push((first, channels));
     }
     let (orders, squeezed) = (Orders::new(spec, arrays)?, Squeezed::new(spec, arrays)?);
-    let repeats_edges = spec.samples.out_of_bounds_policy == OutOfBounds::Edge;
     let mut is_transposed = false;
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
@@ -228,7 +227,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 scratch: None,
                 is_decoded: false,
             };
-            scratch::add(&mut placement, array, view, &lens(view), &mut output, repeats_edges)?;
+            scratch::add(&mut placement, array, view, &lens(view), &mut output, spec)?;
             placements.push(placement);
             outputs.push(output);
         }
@@ -356,10 +355,9 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
     let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None, scratch: 0 };
-    let repeats_edges = spec.samples.out_of_bounds_policy == OutOfBounds::Edge;
     for part in &mut parts {
         let view = &views[part.array];
-        scratch::add(part, &arrays[part.array], view, &lens(view), &mut info, repeats_edges)?;
+        scratch::add(part, &arrays[part.array], view, &lens(view), &mut info, spec)?;
     }
     let placements = offsets
         .iter()

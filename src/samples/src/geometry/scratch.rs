@@ -4,12 +4,12 @@ use super::ArrayShape;
 use super::placement::{Placement, Scratch};
 use super::views::{Role, View};
 use crate::batch::{OutputInfo, SCRATCH_ALIGN};
+use crate::spec::{OnBadChunk, OutOfBounds, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
 /// Gives a placement the memory that it needs, if its array has values between elements. `lens` are the lengths of the
-/// array's dimensions in a sample, with 1 for those that samples lack. `repeats_edges`: whether elements outside of a
-/// segment repeat its edges.
+/// array's dimensions in a sample, with 1 for those that samples lack.
 ///
 /// # Errors
 /// If the array or the output has values that can't be interpolated.
@@ -19,14 +19,14 @@ pub(super) fn add(
     view: &View,
     lens: &[u64],
     output: &mut OutputInfo,
-    repeats_edges: bool,
+    spec: &Spec,
 ) -> Result<()> {
     let (Some(between), Some(dim)) = (&view.between, view.dims.iter().position(|dim| dim.role == Role::Axis(0))) else {
         return Ok(());
     };
-    check(array, output.dtype)?;
+    check(array, output.dtype, spec.resources.on_bad_chunk)?;
     let cut = view.cuts[0];
-    let edges = if repeats_edges { 4 } else { 0 };
+    let edges = if spec.samples.out_of_bounds_policy == OutOfBounds::Edge { 4 } else { 0 };
     let (window, stride) = (cut.window as usize, cut.stride as usize);
     let slots = between.most(window, stride).saturating_add(edges).min(window.saturating_mul(2));
     // Dimensions by their distance in the output, nearest first.
@@ -55,7 +55,7 @@ pub(super) fn add(
 }
 
 /// Checks that values of an array can be interpolated, and that the output's type can hold them.
-fn check(array: &ArrayShape, dtype: DType) -> Result<()> {
+fn check(array: &ArrayShape, dtype: DType, on_bad_chunk: OnBadChunk) -> Result<()> {
     let is_time = ["datetime64", "timedelta64"].iter().any(|name| array.stored.starts_with(name));
     let found = if array.complex_fill_parts_differ {
         "complex numbers whose fill value has two different parts".to_owned()
@@ -63,6 +63,9 @@ fn check(array: &ArrayShape, dtype: DType) -> Result<()> {
         array.stored.clone()
     } else if dtype == DType::Bool {
         "an output of bool".to_owned()
+    } else if on_bad_chunk == OnBadChunk::Nan && array.values.is_float() != dtype.is_float() {
+        // Elements and output don't both have a NaN, or both the fill value, for a bad chunk.
+        format!("{} in an output of {dtype} with on_bad_chunk=\"nan\"", array.stored)
     } else {
         return Ok(());
     };
