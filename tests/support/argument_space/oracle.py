@@ -50,6 +50,7 @@ class Epoch:
         self.dataset, self.given = dataset, given
         self.runs = 1
         self._samples: dict[Row, dict[tuple[str, ...], np.ndarray]] = {}
+        self.unlike: set[tuple[str, ...]] = set()
         if len(set(request.dims)) < len(request.dims) or set(request.crops) - set(request.dims):
             raise Refused("dims", "random_crop")
         known = {d for dims in request.dims_of.values() for d in dims}
@@ -93,6 +94,9 @@ class Epoch:
         for dim in set(lengths[0]) - free:
             found = [self.request.coordinates(path, dim) for path in request.paths]
             if len({of[dim] for of in lengths}) > 1:
+                if request.is_concat:
+                    # Samples have the shapes of their stores.
+                    continue
                 raise Refused("path", "arrays", "concat")
             if any(f is not None and f.tolist() != found[0].tolist() for f in found):
                 raise Refused("path")
@@ -307,7 +311,9 @@ class Epoch:
         for row in rows:
             if row not in self._samples:
                 self._samples[row] = self.sample(row)
-        return {place: np.stack([self._samples[row][place] for row in rows]) for place in self._samples[rows[0]]}
+        samples = [self._samples[row] for row in rows]
+        found = {place: [sample[place] for sample in samples] for place in samples[0]}
+        return {place: of if place in self.unlike else np.stack(of) for place, of in found.items()}
 
     def sample(self, row: Row) -> dict[tuple[str, ...], np.ndarray]:
         """The outputs of a sample, by their places in a batch; the mask is among them."""
@@ -371,14 +377,13 @@ class Epoch:
     # Shapes.
 
     def check_shapes(self) -> None:
-        """All samples must have the same shapes. Only those of several stores may differ."""
-        shapes = set()
+        """Finds the entries whose samples have other shapes in other stores."""
+        shapes: dict[tuple[str, ...], set[tuple[int, ...]]] = {}
         for cut in self.cuttings if self.request.is_concat else []:
             row = next((r for r in self.rows if r[0] == cut.number), None)
-            if row is not None:
-                shapes.add(tuple((place, one.shape) for place, one in self.sample(self.anywhere(row)).items()))
-        if len(shapes) > 1:
-            raise Refused(*self.given)
+            for place, one in (self.sample(self.anywhere(row)) if row is not None else {}).items():
+                shapes.setdefault(place, set()).add(one.shape)
+        self.unlike = {place for place, of in shapes.items() if len(of) > 1}
 
     def anywhere(self, row: Row) -> Row:
         """The row with a place for each random start."""

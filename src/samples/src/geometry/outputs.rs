@@ -9,7 +9,7 @@ use super::squeezed::Squeezed;
 use super::transposed::{Orders, channels_name, row_major, strides_in};
 use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout, scratch};
 use crate::batch::OutputInfo;
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, Spec};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
