@@ -154,7 +154,8 @@ fn stores_must_agree_on_channels_and_have_samples_of_a_possible_size() {
     assert!(with([vec![2, 50], vec![3, 60]], by_channel).is_err(), "two means for three channels");
     let one: fn(&mut Spec) = |s| (s.samples.stack_arrays, s.values.mean) = (true, vec![1.0].into());
     let stacked = with([vec![2, 50], vec![3, 60]], one).unwrap();
-    assert_eq!((&stacked[0].outputs[0].shape[..], &stacked[0].own_shapes[0][..]), (&[3, 60][..], &[2, 50][..]));
+    let shapes = (&stacked[0].outputs[0].shape[..], &stacked[0].own_shapes[0][..]);
+    assert_eq!(shapes, (&[1, 3, 60][..], &[1, 2, 50][..]), "a stack of one array has one channel");
     let huge = with([vec![1 << 43, 1], vec![1, 1 << 43]], |_| {}).unwrap_err();
     assert!(huge.message().contains("all stores are at most"), "{huge}");
 }
