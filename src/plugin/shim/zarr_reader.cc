@@ -215,8 +215,8 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     if (info.is_allocated) {
       // Memory for the most bytes that a batch may have. The memory of an earlier batch is freed when its consumers are
       // done.
-      set.allocated[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_,
-                                                          ws.output_order());
+      set.allocated[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false,
+                                                             device_id_, ws.output_order());
       addresses.push_back(reinterpret_cast<uint64_t>(set.allocated[i].get()));
       continue;
     }
