@@ -290,6 +290,6 @@ def check(arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"dali_zarr: read_group: expected none with {name}: rows differ in length, so ranks can't divide them")
     if arguments.get("on_bad_chunk") == "skip":
         raise ValueError(
-            "dali_zarr: read_group: expected none with on_bad_chunk='skip': each rank finds bad chunks in its own part, so ranks would "
-            "replace different samples; use 'nan'"
+            "dali_zarr: read_group: expected none with on_bad_chunk='skip': each rank finds bad chunks in its own part, so ranks "
+            "would replace different samples; use 'nan'"
         )
