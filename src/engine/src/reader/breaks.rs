@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::coordinates;
 use super::rows::integers;
-use super::shapes::shapes;
+use super::shapes::{by_geometry, shapes};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset, LoneArray, MAX_COORDINATES, each_store, lone_array};
-use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, Rows, is_by_store, merged};
+use dali_zarr_samples::geometry::{ArrayShape, FirstDim, Rows, merged};
 use dali_zarr_samples::spec::{Spec, is_location};
 use dali_zarr_stores::Store;
 
@@ -29,17 +29,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Resu
     }
     let shapes = shapes(spec, dataset)?;
     let shapes = rows.map_or_else(|| Ok(shapes.clone()), |rows| rows.shapes(spec, &shapes))?;
-    // Arrays with stores of their own have the breaks of the stores in `path`.
-    let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
-    if !is_by_store(spec, &shapes) {
-        return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
-    }
-    let by_store = ByStore::new(spec, &shapes);
-    let one = |store: usize| {
-        let (own, shapes) = by_store.of(store);
-        of_stores(&own, &shapes, dataset, store..store + 1)
-    };
-    (0..stores).map(one).collect()
+    by_geometry(spec, dataset, &shapes, |spec, shapes, stores| of_stores(spec, shapes, dataset, stores))
 }
 
 /// Returns the breaks along the joined dimension of these stores, as elements after `pick`.

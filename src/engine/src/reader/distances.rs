@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::coordinates;
 use super::missing::DATES;
-use super::shapes::shapes;
+use super::shapes::{by_geometry, shapes};
 use super::times::{Comparison, Meaning};
 use dali_zarr_base::error::{ErrorKind, Result};
 use dali_zarr_samples::dataset::{ArrayInfo, Dataset, MAX_COORDINATES, lone_array};
-use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, is_by_store};
+use dali_zarr_samples::geometry::{ArrayShape, FirstDim};
 use dali_zarr_samples::spec::{FillMissing, Spec};
 use dali_zarr_stores::Store;
 
@@ -26,16 +26,7 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<f64>>> {
         return Ok(Vec::new());
     }
     let shapes = shapes(spec, dataset)?;
-    let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
-    if !is_by_store(spec, &shapes) {
-        return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
-    }
-    let by_store = ByStore::new(spec, &shapes);
-    let one = |store: usize| {
-        let (own, shapes) = by_store.of(store);
-        of_stores(&own, &shapes, dataset, store..store + 1)
-    };
-    (0..stores).map(one).collect()
+    by_geometry(spec, dataset, &shapes, |spec, shapes, stores| of_stores(spec, shapes, dataset, stores))
 }
 
 /// Returns the labels along the joined dimension of these stores, after `pick`. Empty if there are none.

@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::coordinates;
-use super::shapes::shapes;
+use super::shapes::{by_geometry, shapes};
 use super::times::Meaning;
 use dali_zarr_base::error::{Error, Result, Site};
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset, MAX_COORDINATES, lone_array, parent_of};
-use dali_zarr_samples::geometry::{ArrayShape, ByStore, FirstDim, is_by_store};
+use dali_zarr_samples::geometry::{ArrayShape, FirstDim};
 use dali_zarr_samples::spec::{MissingDates, Spec};
 use dali_zarr_stores::Store;
 
@@ -32,17 +32,8 @@ pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<Vec<i64>>>
         return Ok(Vec::new());
     }
     let shapes = shapes(spec, dataset)?;
-    let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
     let mut known = HashMap::new();
-    if !is_by_store(spec, &shapes) {
-        return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores, &mut known)?]);
-    }
-    let by_store = ByStore::new(spec, &shapes);
-    let mut one = |store: usize| {
-        let (own, shapes) = by_store.of(store);
-        of_stores(&own, &shapes, dataset, store..store + 1, &mut known)
-    };
-    (0..stores).map(&mut one).collect()
+    by_geometry(spec, dataset, &shapes, |spec, shapes, stores| of_stores(spec, shapes, dataset, stores, &mut known))
 }
 
 /// Missing elements by the number of the store and the group of the array.

@@ -1,8 +1,10 @@
 //! What the geometry and the planner need to know about arrays.
 
+use std::ops::Range;
+
 use dali_zarr_base::error::Result;
 use dali_zarr_samples::dataset::{ArrayInfo, ArrayPart, Dataset};
-use dali_zarr_samples::geometry::{ArrayShape, align};
+use dali_zarr_samples::geometry::{ArrayShape, ByStore, align, is_by_store};
 use dali_zarr_samples::plan::{ArrayGrids, PartGrid};
 use dali_zarr_samples::spec::Spec;
 
@@ -12,6 +14,30 @@ use dali_zarr_samples::spec::Spec;
 /// If an alignment doesn't fit them.
 pub(crate) fn shapes(spec: &Spec, dataset: &Dataset) -> Result<Vec<ArrayShape>> {
     align(spec, dataset.arrays.iter().map(shape).collect())
+}
+
+/// Returns what `of` makes of all stores in `path` together, or of each one if samples are cut from each on its own. `of` gets
+/// the arguments and the arrays as they are there, and the numbers of these stores.
+///
+/// # Errors
+/// Those of `of`.
+pub(super) fn by_geometry<T>(
+    spec: &Spec,
+    dataset: &Dataset,
+    shapes: &[ArrayShape],
+    mut of: impl FnMut(&Spec, &[ArrayShape], Range<usize>) -> Result<T>,
+) -> Result<Vec<T>> {
+    // Arrays with stores of their own follow those of `path`.
+    let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
+    if !is_by_store(spec, shapes) {
+        return Ok(vec![of(spec, shapes, 0..stores)?]);
+    }
+    let by_store = ByStore::new(spec, shapes);
+    let one = |store: usize| {
+        let (own, shapes) = by_store.of(store);
+        of(&own, &shapes, store..store + 1)
+    };
+    (0..stores).map(one).collect()
 }
 
 fn shape(array: &ArrayInfo) -> ArrayShape {
