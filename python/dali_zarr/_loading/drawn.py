@@ -181,7 +181,7 @@ class DrawnCourse(Course):
         try:
             drawn = self._draws.next()
             if drawn is not None:
-                return replace(drawn, samples=self.reading.numbers(drawn.samples))
+                return drawn if drawn.samples.ndim == 1 else drawn._replace(samples=self.reading.numbers(drawn.samples))
         except Exception as error:  # noqa: BLE001  (raised at its batch)
             self._draws = None
             return _Failed(error)
@@ -211,7 +211,7 @@ class DrawnCourse(Course):
 
     def end(self) -> None:
         """Ends the epoch."""
-        self._at = replace(self._at, is_ended=True)
+        self._at = self._at._replace(is_ended=True)
 
     def copied(self, plan: Plan) -> DrawnCourse:
         """Returns the course of a copy with this plan, which goes on where this one is, with the same sampler."""

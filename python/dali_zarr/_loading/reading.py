@@ -22,6 +22,8 @@ from .ragged import Ragged
 B = TypeVar("B")
 
 NAME = "reader"
+# Runs of a pipeline of pushed samples that are scheduled and not taken: as many as DALI's queue holds by default.
+_SCHEDULED = 2
 
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -153,9 +155,6 @@ class Reading:
         pipe = _dali.module("pipeline").Pipeline(
             batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id,
             seed=plan.pipeline_seed(), enable_checkpointing=True, checkpoint=restored,
-            # A run waits for its samples. DALI's executor may not finish the run before it then, so no run is scheduled
-            # whose samples weren't pushed. The reader itself prepares batches ahead.
-            **({"prefetch_queue_depth": 1} if plan.is_pushed else {}),
         )
         with pipe:
             places, nodes = self._defined()
@@ -286,8 +285,17 @@ class Reading:
         return samples if samples.ndim == 1 else _native.find(self._pushes_to()[0], samples)
 
     def _schedule(self) -> None:
+        if self.plan.is_pushed:
+            # DALI would fill its queue at the first run, whether samples were pushed or not.
+            self._pipe._first_iter = False
         self._pipe.schedule_run()
         self._runs += 1
+
+    def _schedule_pushed(self) -> None:
+        """Schedules the runs whose samples were pushed, as many as DALI's queue holds. A run without samples waits for them, and
+        DALI's executor may not finish the run before it then."""
+        while self._runs < min(self._pushes, self._taken + _SCHEDULED):
+            self._schedule()
 
     def next(self, take: Callable[[list[Any]], B]) -> B:
         """Waits for the next batch, from a pipeline that is opened if it was closed; returns what ``take`` makes of its outputs.
@@ -297,7 +305,9 @@ class Reading:
         """
         self.resume()
         try:
-            if self._runs == self._taken:
+            if self.plan.is_pushed:
+                self._schedule_pushed()
+            elif self._runs == self._taken:
                 self._schedule()
             try:
                 _calls.wait(self._pipe)
@@ -310,7 +320,9 @@ class Reading:
             taken = list(self._pipe.outputs())
             self._taken += 1
             found = take(taken)
-            if not self.plan.is_pushed or self._pushes > self._runs:
+            if self.plan.is_pushed:
+                self._schedule_pushed()
+            else:
                 self._schedule()
         except KeyboardInterrupt:
             # The pipeline may have lost a batch.

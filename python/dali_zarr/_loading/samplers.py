@@ -8,8 +8,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +68,7 @@ def _on_host(samples: Any) -> Any:
     return samples.cpu() if callable(getattr(samples, "cpu", None)) else samples
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A batch that was drawn."""
 
     # Its samples, in the form that :func:`to_numbers` returns; those from ``own`` on repeat others.
@@ -83,8 +81,7 @@ class Drawn:
     state: Any
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A place in the order: how much of an epoch was handed out."""
 
     epoch: int = 0
@@ -102,11 +99,11 @@ class Place:
     def after(self, drawn: Drawn, is_ended: bool) -> Place:
         """Returns the place after the next batch."""
         batches, samples = self.batches + 1, self.samples + drawn.drawn
-        return replace(self, batches=batches, samples=samples, is_ended=is_ended, state=drawn.state)
+        return Place(self.epoch, batches, samples, is_ended, self.is_set, drawn.state, self.replicas)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the place as part of a loader's state."""
-        return dict(vars(self))
+        return self._asdict()
 
     @classmethod
     def of_dict(cls, found: Any) -> Place:
@@ -250,7 +247,7 @@ class Source:
         else:
             raise ValueError(f"dali_zarr: load_state_dict: expected a {self.name} with load_state_dict, as the one of the state")
         stateful = next((one for one in (batches, self._sampler) if _is_stateful(one)), None)
-        return replace(place, is_ended=False, replicas=replicas), Draws(self, batches, stateful)
+        return place._replace(is_ended=False, replicas=replicas), Draws(self, batches, stateful)
 
 
 def asked(sampler: Any, batch_sampler: Any, batch_size: Any, drop_last: Any, pad_last_batch: Any) -> Source | None:
