@@ -92,7 +92,8 @@ def zarr_reader(
             them: ``"skip"`` leaves them out, ``"keep"`` delivers their NaNs.
         fill_missing: What takes the place of data that are missing, so that no sample is left out: ``"previous"`` (the last element
             before), ``"linear"`` (the value between the nearest elements, by labels), ``"nan"`` or NaN, or ``"mean"`` (0 after
-            normalisation). The mask of `return_mask` is False there.
+            normalisation). The mask of `return_mask` is False there. Dates that lie regularly between others and that no store has
+            are missing too: they become elements like others.
         concat: How several stores are put together. ``"dims"`` joins them to one axis, along the first of `dims`.
             ``"samples"`` cuts samples from each store on its own, one store after the other. Then stores may have any
             shapes, and a store in which no window fits has no samples.

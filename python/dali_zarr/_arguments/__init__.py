@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from .. import _handles, _native
-from .._selection import align, select
+from .._selection import align, filled, select
 from .._selection.axes import ALIGN, ORIGINS, REGIONS
 from .._statistics import files as statistics_files
 from . import by_name, dtypes, names, options, paths, pick, segments, tables, values
@@ -127,6 +127,9 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["storage_options"] = options.to_strings(found["storage_options"], paths.of_stores(found))
     if found.get("storage_options"):
         found["storage_options"] = options.with_directory(found["storage_options"])
+    if OTHERS not in found:
+        # Else these are the arguments of an operator, for which dates were looked up.
+        found = filled.resolved(found)
     if "align" in found:
         found = align.resolved(found)
     if any(found.get(name) is not None for name in select.NAMES):

@@ -1,7 +1,8 @@
 """``align``: arrays of another rate beside the others. Six-hourly fields beside hourly ones, a climatology beside dates.
 
 Labels of both are looked up when a reader is opened. The result is the hidden argument ``_align``: for each element along
-the first of ``dims`` the element of the aligned array that belongs to it.
+the first of ``dims`` the element of the aligned array that belongs to it. It may have entries of the other arrays already, see
+:mod:`.absent`.
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
             "zarr_reader: align: expected an array to which the others are aligned, but found all of them in align; leave out the "
             "one whose elements samples start at"
         )
-    axes = Axes.of_reader(_of_arrays(found, others))
+    own: Any = found.get(ALIGN) or {}
+    axes = Axes.of_reader({**_of_arrays(found, others), ALIGN: own})
     told = {one.output: _aligned(axes, found, one, arrays[one.output]) for one in asked.values()}
-    return {**found, ALIGN: told}
+    return {**found, ALIGN: {**own, **told}}
 
 
 def _asked(given: Any, arguments: Mapping[str, Any]) -> dict[str, _Asked]:

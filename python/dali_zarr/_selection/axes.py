@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import _native
 from .._arguments import by_name, names, pick, values
-from . import coordinates
+from . import absent, coordinates
 from .stores import needed
 
 # The arguments that decide the dimensions.
@@ -51,9 +51,11 @@ class Axes:
     def __init__(
         self, paths: list[str], labels: coordinates.Labels, arrays: list[Array], dims: list[str],
         picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False, spec: Mapping[str, Any] | None = None,
-        cut: frozenset[str] | None = None,
+        cut: frozenset[str] | None = None, elements: npt.NDArray[np.int64] | None = None,
     ):
         self.is_concat_samples = is_concat_samples
+        # The stores' elements along the first of dims, with -1 for dates that they lack and that count too; None: all are there.
+        self._elements = elements
         # The outputs that samples are cut of; None: all. Others are read whole, whatever their dimensions are called.
         self._cut = cut
         self.paths, self.arrays, self.dims = paths, arrays, dims
@@ -89,6 +91,8 @@ class Axes:
         arrays, found = _arrays(spec if cut is None else spec | {"window": window, "out_of_bounds_policy": "pad"})
         kept = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
         told: Mapping[str, Any] = arguments.get(ALIGN) or {}
+        elements = next((np.array(of["elements"], np.int64) for of in told.values() if of.get("is_own")), None)
+        told = {output: of for output, of in told.items() if not of.get("is_own")}
         largest = max((array for array in arrays if array.output not in told), key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in items_of(named)]
@@ -99,12 +103,16 @@ class Axes:
         paths = found if grouped else ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         is_concat_samples = grouped or arguments.get("concat") == "samples"
         labels = _native.Labels(spec | kept)
-        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec, cut)
+        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec, cut, elements)
 
     @property
     def is_joined(self) -> bool:
-        """Whether there are several stores, joined along the first of ``dims``."""
-        return len(self.paths) > 1 and not self.is_concat_samples
+        """Whether there are several stores, joined along the first of ``dims``. Where dates that they lack count, all are one."""
+        return len(self.paths) > 1 and not self.is_concat_samples and not self._is_filled(self.dims[0])
+
+    def _is_filled(self, dim: str) -> bool:
+        """Whether dates along a dimension count that the stores lack."""
+        return self._elements is not None and dim == self.dims[0]
 
     def names(self) -> list[str]:
         """All dimensions of the arrays."""
@@ -121,6 +129,11 @@ class Axes:
 
     def lengths(self, dim: str) -> list[int]:
         """Returns a dimension's length in each store, from the first array that has the dimension."""
+        if self._elements is not None and dim == self.dims[0]:
+            return [len(self._elements)] * len(self.paths)
+        return self._stored_lengths(dim)
+
+    def _stored_lengths(self, dim: str) -> list[int]:
         array = self.arrays[self._having(dim)[0]]
         found = [shape[array.dims.index(dim)] for shape in array.shapes]
         return found * len(self.paths) if len(found) == 1 else found
@@ -145,8 +158,23 @@ class Axes:
         Raises:
             ValueError, RuntimeError, ImportError: They can't be read.
         """
+        if self._elements is not None and dim == self.dims[0]:
+            return self._whole(self._elements)
+        return self._stored(dim, store)
+
+    def _whole(self, elements: npt.NDArray[np.int64]) -> Any:
+        """Returns the coordinates along the first of ``dims`` with the dates that the stores lack."""
+        dim = self.dims[0]
+        if (dim, -1) not in self._variables:
+            stores = range(1 if self.is_concat_samples else len(self.paths))
+            found = [self._stored(dim, store) for store in stores]
+            joined = found[0] if len(found) == 1 else needed("xarray", "fill_missing").Variable.concat(found, dim)
+            self._variables[dim, -1] = absent.dates_of(joined, elements)
+        return self._variables[dim, -1]
+
+    def _stored(self, dim: str, store: int) -> Any:
         if (dim, store) not in self._variables:
-            length = self.lengths(dim)[store]
+            length = self._stored_lengths(dim)[store]
             found = (
                 coordinates.read(self._labels, number, store, dim, length, self._place(self.arrays[number], store))
                 for number in self._having(dim)
@@ -209,7 +237,8 @@ class Axes:
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
         """Returns a dimension's coordinates after ``pick``: along the first of ``dims`` those of all stores, else those
         of the first store. None where a store has none, or where stores have different picks."""
-        found = [self._coordinates(dim, store) for store in range(len(self.paths) if dim == self.dims[0] else 1)]
+        is_one = dim != self.dims[0] or self._is_filled(dim)
+        found = [self._coordinates(dim, store) for store in range(1 if is_one else len(self.paths))]
         if any(one is None for one in found) or (dim in self.picks and dim not in self._picks):
             return None
         joined = np.concatenate([one for one in found if one is not None])
@@ -235,8 +264,13 @@ class Axes:
         if dim in self._picks:
             chosen = np.asarray(self._picks[dim])
             place = chosen[np.clip(place, 0, len(chosen) - 1)]
-            place = np.where(place < 0, place + sum(self.lengths(dim)), place)
-        ends = np.cumsum(self.lengths(dim))
+            length = self.lengths(dim)[0] if self._is_filled(dim) else sum(self.lengths(dim))
+            place = np.where(place < 0, place + length, place)
+        if self._elements is not None:
+            # A date that the stores lack is where the last one before it is.
+            held = np.maximum.accumulate(self._elements)
+            place = held[np.clip(place, 0, len(held) - 1)]
+        ends = np.cumsum(self._stored_lengths(dim))
         return np.minimum(np.searchsorted(ends, place, side="right"), len(ends) - 1)
 
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:

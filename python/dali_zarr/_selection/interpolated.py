@@ -29,7 +29,7 @@ def pairs(where: str, there: Any, dim: str, coordinates: Any, tolerance: Any) ->
     Raises:
         ValueError: Labels have no distances, are missing, or aren't different.
     """
-    labels, elements = _numbers(where, there, coordinates)
+    labels, elements = numbers_of(where, there, coordinates)
     order = np.argsort(elements, kind="stable")
     ordered = elements[order]
     missing = _missing(ordered)
@@ -56,7 +56,7 @@ def pairs(where: str, there: Any, dim: str, coordinates: Any, tolerance: Any) ->
     )
 
 
-def _numbers(where: str, there: Any, coordinates: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def numbers_of(where: str, there: Any, coordinates: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Returns labels and coordinates as numbers of one unit: int64 or float64."""
     labels, elements = np.asarray(there.values), np.asarray(coordinates.values)
     if labels.dtype.kind in "mM" and labels.dtype.kind == elements.dtype.kind:

@@ -119,7 +119,7 @@ pub(crate) fn check_in_step(spec: &Spec, unstarted: &UnstartedReader) -> Result<
                 continue;
             }
             // An aligned array has other coordinates along the first of `dims`.
-            if a == 0 && spec.source.is_aligned(&array.output) {
+            if a == 0 && spec.source.follows(&array.output) {
                 continue;
             }
             let part = &array.parts[0];

@@ -91,7 +91,7 @@ pub(super) fn left_out(spec: &Spec, chunk_index: &ChunkIndex) -> Option<String> 
     };
     (dates > 0).then(|| {
         format!(
-            "{}: the data of {dates} dates are missing (attribute missing_dates, or align): {then}",
+            "{}: the data of {dates} dates are missing (attribute missing_dates, align, or no element has them): {then}",
             Site::stores(&stores)
         )
     })

@@ -18,6 +18,8 @@ pub struct Alignment {
     elements: Arc<[i64]>,
     /// The other elements, and their weights; `None` if all values are those of one element.
     others: Option<Others>,
+    /// Whether the first of `dims` is the array's own dimension, with labels that the store lacks put in between.
+    is_own: bool,
 }
 
 impl Alignment {
@@ -29,7 +31,7 @@ impl Alignment {
         let wrong = |expected: &str| Err(Error::value(format!("align: '{}': expected {expected}", of.output)));
         let elements: Arc<[i64]> = of.elements.as_slice().into();
         if of.others.is_empty() && of.weights.is_empty() {
-            return Ok(Self { elements, others: None });
+            return Ok(Self { elements, others: None, is_own: of.is_own });
         }
         if of.others.len() != elements.len() || of.weights.len() != elements.len() {
             return wrong("as many other elements and weights as elements");
@@ -37,7 +39,8 @@ impl Alignment {
         if !of.weights.iter().all(|weight| (0.0..=1.0).contains(weight)) {
             return wrong("weights from 0 to 1");
         }
-        Ok(Self { elements, others: Some((of.others.as_slice().into(), of.weights.as_slice().into())) })
+        let others = Some((of.others.as_slice().into(), of.weights.as_slice().into()));
+        Ok(Self { elements, others, is_own: of.is_own })
     }
 
     /// Returns the pair of an element along the first of `dims`, before `pick`, to which one belongs.
@@ -93,6 +96,11 @@ impl Alignment {
         }
     }
 
+    /// Whether the first of `dims` is the array's own dimension, with labels that the store lacks put in between.
+    pub(super) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
     /// Returns the number of elements along the first of `dims`, before `pick`.
     pub(super) fn len(&self) -> u64 {
         self.elements.len() as u64
@@ -127,9 +135,7 @@ pub(super) fn missing(arrays: &[ArrayShape], views: &[View], declared: &[Vec<i64
     if arrays.iter().all(|array| array.aligned.is_none()) {
         return declared.to_vec();
     }
-    let own = arrays.iter().zip(views).filter(|(array, _)| array.aligned.is_none());
-    let first = own.flat_map(|(_, view)| &view.dims).find(|dim| dim.role == Role::Axis(0));
-    let pick = first.and_then(|dim| dim.picked(0));
+    let pick = views.iter().find_map(|view| view.along.as_ref()).map(|along| along.of(0));
     let of_array = |(a, array): (usize, &ArrayShape)| {
         let mut all = declared.get(a).cloned().unwrap_or_default();
         all.extend(array.aligned.iter().flat_map(|aligned| aligned.without(pick)));
@@ -143,7 +149,7 @@ pub(super) fn missing(arrays: &[ArrayShape], views: &[View], declared: &[Vec<i64
 /// Gives the arrays that `spec` aligns their alignment, and the name of the first of `dims` to their dimension.
 ///
 /// # Errors
-/// If an output or a dimension is unknown, or all arrays are aligned.
+/// If an output or a dimension is unknown, or all arrays are aligned to others.
 pub fn align(spec: &Spec, mut arrays: Vec<ArrayShape>) -> Result<Vec<ArrayShape>> {
     if spec.source.align.is_empty() {
         return Ok(arrays);
@@ -154,7 +160,7 @@ pub fn align(spec: &Spec, mut arrays: Vec<ArrayShape>) -> Result<Vec<ArrayShape>
         };
         array.aligned = Some(Alignment::new(aligned)?);
     }
-    if arrays.iter().all(|array| array.aligned.is_some()) {
+    if !arrays.iter().any(ArrayShape::has_own_axis) {
         return Err(Error::value(
             "align: expected an array to which the others are aligned, but found all of them in align; leave out the one whose \
              elements samples start at",

@@ -7,7 +7,7 @@ use dali_zarr_base::error::{Error, Result};
 /// Returns the array that positions of dimensions refer to: the first one of those with most dimensions. An array that is
 /// aligned to others is none.
 pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
-    let own = || arrays.iter().filter(|a| a.aligned.is_none());
+    let own = || arrays.iter().filter(|a| a.has_own_axis());
     let rank = own().map(|a| a.dims.len()).max().unwrap_or(0);
     own().find(|a| a.dims.len() == rank).unwrap_or(&arrays[0])
 }

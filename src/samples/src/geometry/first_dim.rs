@@ -10,7 +10,8 @@ use dali_zarr_base::error::Result;
 pub struct FirstDim {
     /// Its name.
     pub name: String,
-    /// The first element of each store, and the end of the last one.
+    /// The first element of each store, and the end of the last one. Where labels are put between those of the stores, all
+    /// stores are one.
     pub stores: Vec<u64>,
     /// The elements that `pick` takes of it, counted over all stores; `None` if `pick` doesn't name it.
     pub pick: Option<Vec<u64>>,
@@ -27,15 +28,16 @@ impl FirstDim {
         let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
         // With `scale_by`, elements of the first of `dims` are those of the grid array, if it has them.
         let grid = super::scaling::grid_of(spec, arrays)?.into_iter().map(|grid| (grid, &views[grid]));
-        let own = grid.chain(views.iter().enumerate()).filter(|(a, _)| arrays[*a].aligned.is_none());
+        let own = grid.chain(views.iter().enumerate()).filter(|(a, _)| arrays[*a].has_own_axis());
         let Some((array, d)) = own.filter_map(|(a, view)| Some((a, along(view)?))).next() else {
             return Ok(None);
         };
-        let stores = match &views[array].joined {
-            Some((joined, starts)) if *joined == d => starts.clone(),
-            _ => vec![0, arrays[array].parts[0][d]],
+        let (stores, pick) = match (&arrays[array].aligned, &views[array].joined) {
+            (Some(aligned), _) => (vec![0, aligned.len()], views[array].along.as_ref().map(|along| along.of(0))),
+            (None, Some((joined, starts))) if *joined == d => (starts.clone(), views[array].dims[d].picked(0)),
+            _ => (vec![0, arrays[array].parts[0][d]], views[array].dims[d].picked(0)),
         };
-        let pick = views[array].dims[d].picked(0).map(<[u64]>::to_vec);
+        let pick = pick.map(<[u64]>::to_vec);
         Ok(Some(Self { name: names[0].clone(), stores, pick }))
     }
 

@@ -118,6 +118,13 @@ pub struct Norm {
     pub imaginary: bool,
 }
 
+impl ArrayShape {
+    /// Whether its dimensions may be those of samples: not so if it is aligned to other arrays.
+    pub fn has_own_axis(&self) -> bool {
+        self.aligned.as_ref().is_none_or(Alignment::is_own)
+    }
+}
+
 /// Values that say which samples there are, in addition to the spec and the arrays. They are read before the geometry
 /// is made.
 #[derive(Clone, Debug, Default)]

@@ -53,6 +53,8 @@ pub struct View {
     pub between: Option<Between>,
     /// The elements along the first of `dims`, in ascending order, that the fill value of the output takes the place of.
     pub filled: Vec<i64>,
+    /// The elements of the first of `dims` that `pick` takes, if the array is aligned; `None` if `pick` doesn't name it.
+    pub along: Option<Picked>,
     /// If several stores are joined: the dimension of the array along which they are, and the first index of each store
     /// followed by the end of the last one.
     pub joined: Option<(usize, Vec<u64>)>,
@@ -82,7 +84,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
-        let (mut joined, mut between, is_cut) = (None, None, is_cut(spec, array));
+        let (mut joined, mut between, mut along, is_cut) = (None, None, None, is_cut(spec, array));
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
             let lists = picks.get(name).copied();
@@ -124,13 +126,13 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             }
             let pick = match array.aligned.as_ref().filter(|_| is_first) {
                 Some(aligned) => {
-                    let pick = match lists {
+                    along = match lists {
                         Some(lists) => {
                             Some(Picked::new(lists, &[aligned.len()], name, &array.name, &spec.source.paths)?)
                         }
                         None => None,
                     };
-                    let pairs = aligned.of(pick.as_ref().map(|pick| pick.of(0)), stored[0], array)?;
+                    let pairs = aligned.of(along.as_ref().map(|along| along.of(0)), stored[0], array)?;
                     let low = pairs.iter().map(|pair: &Pair| pair.low).collect();
                     between = Between::new(pairs);
                     Some(Picked::one(low))
@@ -159,7 +161,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
             dims.push(ViewDim { role, len, pick });
         }
         let places = array.places.first().cloned().unwrap_or_default();
-        views.push(View { dims, places, cuts: Vec::new(), between, filled: Vec::new(), joined });
+        views.push(View { dims, places, cuts: Vec::new(), between, filled: Vec::new(), along, joined });
     }
     Ok(views)
 }

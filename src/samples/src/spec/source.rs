@@ -92,8 +92,8 @@ impl SourceArguments {
     }
 
     /// Whether the array of this output is aligned to the others along the first of `dims`.
-    pub fn is_aligned(&self, output: &str) -> bool {
-        self.align.iter().any(|of| of.output == output)
+    pub fn follows(&self, output: &str) -> bool {
+        self.align.iter().any(|of| of.output == output && !of.is_own)
     }
 
     /// Returns the arrays that have their own stores.
@@ -216,6 +216,9 @@ pub struct Aligned {
     /// The weights of the other elements, from 0 to 1. Empty: there are none.
     #[serde(default)]
     pub weights: Vec<f64>,
+    /// Whether the first of `dims` is the array's own dimension, with labels that the store lacks put in between.
+    #[serde(default)]
+    pub is_own: bool,
 }
 
 /// Reads `_align`: an object by output.
