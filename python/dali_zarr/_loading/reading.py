@@ -137,7 +137,9 @@ class Reading:
         self._pipe, self.places = self._built(restored)
         # Runs of the pipeline that were scheduled and whose outputs were taken, and batches that were pushed. Each is
         # counted by one thread.
-        self._runs = self._taken = self._pushes = 0
+        self._runs: int = 0
+        self._taken: int = 0
+        self._pushes: int = 0
         self._bfloats: list[int] | None = None
         # The library's number of the reader, and how many batches it prepares at a time; None: not asked for yet.
         self._told: tuple[int, int] | None = None

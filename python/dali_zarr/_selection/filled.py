@@ -58,14 +58,12 @@ def _of_own(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments that read the arrays which aren't aligned to others."""
     found = {name: value for name, value in arguments.items() if name != "align"}
     asked: Any = arguments.get("align") or {}
-    given: Any = arguments.get("arrays")
-    if not asked or not given:
-        return found
-    listed = items_of(given) if not isinstance(given, Mapping) else given
-    own = {name: listed[name] for name in listed if name not in asked} if isinstance(listed, Mapping) else [
-        name for name in listed if name not in asked
-    ]
-    return {**found, "arrays": own} if own else found
+    given: Any = arguments.get("arrays") or []
+    outputs: list[str] = [given] if isinstance(given, str) else list(given)
+    own = [output for output in outputs if output not in asked]
+    if asked and own:
+        found["arrays"] = {output: given[output] for output in own} if isinstance(given, Mapping) else own
+    return found
 
 
 def _say(first: str, variable: Any, elements: Elements) -> None:

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::dims::sample_dims;
-use super::{ArrayShape, Pair, Role, View};
+use super::{ArrayShape, Pair, View};
 use crate::spec::{Aligned, Spec};
 use dali_zarr_base::error::{Error, Result};
 
