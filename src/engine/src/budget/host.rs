@@ -167,8 +167,13 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
     Ok(least_tables(needs) + (total - smallest) / 2)
 }
 
+/// Bytes of the block for gaps between chunks, and for chunks that take more bytes than usual, if all chunks of the data
+/// set fit into it.
+const ROOM: usize = 32 << 20;
+
 /// Divides `limit` bytes of host memory for batches delivered to a GPU. `tables` are the bytes of the tables of all
-/// lanes. There are at most `threads` decode threads.
+/// lanes. There are at most `threads` decode threads. The block is page-locked when a reader is opened, which takes 0.5 s for each GB.
+/// So it isn't larger than all chunks need.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
@@ -176,7 +181,9 @@ pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: 
     let smallest = gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + tables;
     let Remainder { threads, indexes, left } = remainder(limit, needs, smallest, threads)?;
     let (shared, scratch) = shared(needs, left, threads);
-    Ok(HostBudget { batches: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
+    let enough = needs.all.saturating_add(needs.request_bytes).saturating_add(ROOM);
+    let block = gpu_chunk(needs) + (left - scratch).min(enough);
+    Ok(HostBudget { batches: 0, idle: 0, block, indexes, threads, shared })
 }
 
 /// Returns how many of `threads` decode threads have memory to decode in the GPU's place, and the bytes beyond
@@ -311,6 +318,8 @@ mod tests {
                 let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
                 assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
                 assert!(h.block >= n.encoded + n.host_decoded && h.threads >= 1, "{limit} {h:?}");
+                let small = divide_for_gpu(limit, &Needs { all: 1 << 20, ..n }, tables, 4).unwrap();
+                assert!(small.block <= h.block.min(ROOM + (2 << 20) + gpu_chunk(&n)), "{limit} {small:?}");
             }
         }
     }

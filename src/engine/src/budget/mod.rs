@@ -180,6 +180,8 @@ fn divide_limits(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget>
         let host = host::divide_cpu(limits.host, needs, asked.batches, asked.threads)?;
         return Ok(Budget { batches: host.batches, host, device: None });
     };
+    // Who gives a limit may know of chunks that take more bytes than usual.
+    let needs = &Needs { all: if asked.host.is_some() { usize::MAX } else { needs.all }, ..*needs };
     let tables = host::host_tables(limits.host, needs)?;
     let device = device::divide(limits.device, needs, on_device, asked.batches, tables)?;
     let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, asked.threads)?;

@@ -56,6 +56,8 @@ pub struct Needs {
     pub request_bytes: usize,
     /// The offsets of ragged rows. They are held as long as the reader.
     pub rows: usize,
+    /// All chunks of the data set, encoded and decoded.
+    pub all: usize,
     /// All decoded chunks that a typical batch needs, as they lie in memory.
     pub working_set: usize,
     /// What each further batch in a row adds to `working_set`: chunks that the batches before it don't need.
@@ -165,6 +167,7 @@ pub(crate) mod tests {
             read_buffers: 0,
             request_bytes: 0,
             rows: 0,
+            all: usize::MAX,
             working_set: batch,
             new_per_batch: batch,
             used_again: 0,
@@ -216,6 +219,7 @@ pub(crate) mod tests {
                 read_buffers: self.below(2) * self.below(MIB),
                 request_bytes: self.below(2) * self.below(300 * MIB),
                 rows: self.below(2) * self.below(50 * MIB),
+                all: usize::MAX,
                 working_set,
                 new_per_batch: self.below(working_set + 1),
                 used_again: self.below(2) * self.below(working_set),

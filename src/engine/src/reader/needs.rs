@@ -110,6 +110,7 @@ pub(super) fn needs(
         read_buffers: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         request_bytes: 0,
         rows: chunk_index.planner.geometry().rows.as_ref().map_or(0, Rows::bytes),
+        all: 0,
         working_set: 0,
         new_per_batch: 0,
         used_again: 0,
@@ -128,6 +129,8 @@ pub(super) fn needs(
             _ => part.format.usual_encoded_bytes(decoded),
         };
         needs.encoded = needs.encoded.max(encoded);
+        let chunks = part.grid.iter().fold(1u64, |n, grid| n.saturating_mul(grid.count())) as usize;
+        needs.all = needs.all.saturating_add(chunks.saturating_mul(rounded(encoded).saturating_add(rounded(decoded))));
         if chunk_index.dataset.stores[part.store].latency() == Latency::Remote {
             let alone = if chunk_index.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
             let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
