@@ -139,7 +139,7 @@ study: build  ## Repeat the study that began with training at 9 % of what the GP
 BINDINGS ?= src/nvcomp-sys/src/sys.rs
 
 bindings: setup  ## Write the bindings of nvCOMP anew, from the headers in .venv
-	LIBCLANG_PATH=$$(echo $(HERE)/$(VENV)/lib/python3*/site-packages/clang/native) cargo run --quiet --release --locked --manifest-path src/nvcomp-sys/bindgen/Cargo.toml -- \
+	LIBCLANG_PATH=$$(echo $(HERE)/$(VENV)/lib/python3*/site-packages/clang/native) cargo run --quiet --locked --manifest-path src/nvcomp-sys/bindgen/Cargo.toml -- \
 	    $$(cc -print-file-name=include) $(VENV)/lib/python3*/site-packages/nvidia/libnvcomp/include $(or $(DALI_ZARR_CUDA_INCLUDE),/usr/local/cuda/include) > $(BINDINGS).new
 	@mv $(BINDINGS).new $(BINDINGS)
 

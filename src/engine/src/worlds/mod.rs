@@ -194,11 +194,14 @@ pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Fa
 mod tests {
     use super::*;
 
+    /// `DALI_ZARR_WORLDS` is the number of each kind.
     #[test]
-    fn a_hundred_thousand_worlds() {
+    fn thousands_of_worlds() {
+        let given = std::env::var("DALI_ZARR_WORLDS").ok();
+        let count = given.map_or(10_000, |count| count.parse().expect("DALI_ZARR_WORLDS: expected a number"));
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         for (unusual, switch) in [(false, ""), (true, "--unusual ")] {
-            if let Err(Failure { seed, what }) = search(0..50_000, threads, unusual) {
+            if let Err(Failure { seed, what }) = search(0..count, threads, unusual) {
                 panic!(
                     "world {seed}: {what}; again: cargo run --release --example simulate -- {switch}--seed {seed} --worlds 1"
                 );
