@@ -137,8 +137,9 @@ def zarr_reader(
             (``-1``). Default where `mean` or `stddev` is a list: the only dimension that samples have whole and that
             has as many elements. Default where it is a file: the dimensions that :func:`dali_zarr.statistics` was told,
             or that the file has. By output.
-        dtype: Type of the outputs: NumPy's, DALI's or PyTorch's, or a name. Default: the stored or decoded type, float32 with
-            `mean` or `stddev`. By output.
+        dtype: Type of the outputs: NumPy's, DALI's, PyTorch's or JAX's, or a name. Default: the stored or decoded type, float32
+            with `mean` or `stddev`. ``"bfloat16"`` comes from loaders as the framework's own, and in pipelines as its bits
+            (uint16). By output.
 
     Order:
         random_shuffle: A new order in each epoch.

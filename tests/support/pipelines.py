@@ -51,6 +51,8 @@ def dali_dtype(name: str) -> Any:
         "bool": types.BOOL, "int8": types.INT8, "int16": types.INT16, "int32": types.INT32, "int64": types.INT64,
         "uint8": types.UINT8, "uint16": types.UINT16, "uint32": types.UINT32, "uint64": types.UINT64,
         "float16": types.FLOAT16, "float32": types.FLOAT, "float64": types.FLOAT64,
+        # DALI lacks it. The reader's own function takes its name.
+        "bfloat16": "bfloat16",
     }[name]
 
 

@@ -36,6 +36,8 @@ def to_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         others["order"] = found.pop(ORDER)
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
+        if found["dtype"] == dtypes.BFLOAT:
+            others["dtype"] = found.pop("dtype")
     if others:
         # Some are there already if the arguments were converted before.
         found[OTHERS] = json.dumps(json.loads(found.get(OTHERS) or "{}") | others)

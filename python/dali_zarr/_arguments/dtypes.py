@@ -1,4 +1,4 @@
-"""Element types: DALI's, NumPy's, PyTorch's and names of them, turned into DALI's or into names."""
+"""Element types: DALI's, NumPy's, PyTorch's, JAX's and names of them, turned into DALI's or into names."""
 
 from typing import Any
 
@@ -8,11 +8,13 @@ from .. import _dali
 
 # DALI's names by NumPy's, where they aren't NumPy's names in capitals.
 _TO_DALI = {"float32": "FLOAT"}
+# DALI lacks it. An output has its bits as uint16.
+BFLOAT = "bfloat16"
 _KINDS = "one of NumPy's, DALI's or PyTorch's types or its name, such as np.float32, types.FLOAT or 'float32'"
 
 
 def name_of(dtype: Any) -> str:
-    """Returns NumPy's name of a type, given as a type or a name of NumPy's, DALI's or PyTorch's.
+    """Returns NumPy's name of a type, given as a type or a name of NumPy's, DALI's, PyTorch's or JAX's; or "bfloat16".
 
     Raises:
         TypeError: It isn't a type that the reader can deliver.
@@ -24,6 +26,8 @@ def name_of(dtype: Any) -> str:
         found = text.removeprefix("torch.")
     elif isinstance(dtype, str) and text.startswith("types."):
         found = getattr(types, text.removeprefix("types."), None)
+    if str(found) == BFLOAT or BFLOAT in (getattr(found, "name", None), getattr(found, "__name__", None)):
+        return BFLOAT
     try:
         if isinstance(found, types.DALIDataType):
             found = types.to_numpy_type(found)
@@ -32,13 +36,12 @@ def name_of(dtype: Any) -> str:
     except (TypeError, KeyError, ValueError):
         name = ""
     if not hasattr(types, _TO_DALI.get(name, name.upper())):
-        also = "; PyTorch's bfloat16 is made of float32 by .to(torch.bfloat16)" if text.endswith("bfloat16") else ""
-        raise TypeError(f"zarr_reader: dtype: expected {_KINDS}, but found {dtype!r}{also}")
+        raise TypeError(f"zarr_reader: dtype: expected {_KINDS}, but found {dtype!r}")
     return name
 
 
 def to_dali(dtype: Any) -> Any:
-    """Returns DALI's type.
+    """Returns DALI's type; "bfloat16" for bfloat16, which DALI lacks.
 
     Raises:
         TypeError: As :func:`name_of`.
@@ -48,4 +51,4 @@ def to_dali(dtype: Any) -> Any:
     if isinstance(dtype, types.DALIDataType):
         return dtype
     name = name_of(dtype)
-    return getattr(types, _TO_DALI.get(name, name.upper()))
+    return BFLOAT if name == BFLOAT else getattr(types, _TO_DALI.get(name, name.upper()))

@@ -54,7 +54,7 @@ impl DType {
         Self::BF16,
     ];
 
-    /// Returns the types that users can ask for: those that DALI has.
+    /// Returns the types that DALI has.
     pub fn of_dali() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|&dtype| dtype != Self::BF16)
     }
@@ -135,6 +135,15 @@ pub fn bfloat_from_f64(v: f64) -> half::bf16 {
     half::bf16::from_f32(rounded_to_odd(v))
 }
 
+/// Returns the bfloat16 nearest to an integer, ties to even. It rounds once.
+pub fn bfloat_from_int(v: i128) -> half::bf16 {
+    // Bits below the highest 53 only say on which side of a tie the number is, so that one bit tells of them.
+    let above = (128 - v.unsigned_abs().leading_zeros()).saturating_sub(53);
+    let rest = v.unsigned_abs() & ((1 << above) - 1);
+    let magnitude = ((v.unsigned_abs() >> above) << above) | u128::from(rest != 0) << above;
+    bfloat_from_f64(if v < 0 { -(magnitude as f64) } else { magnitude as f64 })
+}
+
 /// Rounds `v` to a float32 that gives the same result as `v` when it is rounded to a narrower type. It "rounds to odd":
 /// if `v` isn't a float32, the last bit of the result is set, which shows on which side of a tie `v` was.
 fn rounded_to_odd(v: f64) -> f32 {
@@ -149,7 +158,18 @@ fn rounded_to_odd(v: f64) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{bfloat_from_f64, half_from_f64};
+    use super::{bfloat_from_f64, bfloat_from_int, half_from_f64};
+
+    #[test]
+    fn integers_are_rounded_to_bfloat16_once() {
+        // The middle between two bfloat16, and whole numbers beside it that float64 can't tell from it.
+        let tie = (1i128 << 62) + (1 << 54);
+        let bits = [tie - 1, tie, tie + 1, -tie - 1, 0, 1, -3, u64::MAX.into()].map(|v| bfloat_from_int(v).to_bits());
+        assert_eq!(bits, [0x5e80, 0x5e80, 0x5e81, 0xde81, 0, 0x3f80, 0xc040, 0x5f80]);
+        for v in -70_000..70_000i32 {
+            assert_eq!(bfloat_from_int(v.into()), bfloat_from_f64(v.into()), "{v}");
+        }
+    }
 
     #[test]
     fn float16_is_rounded_once() {

@@ -193,6 +193,15 @@ DZ_HD uint64_t saturate_unsigned(Value v, uint64_t hi) {
   return uint64_t(r);
 }
 
+// Returns a whole number as float64 that gives the same result as the number when it is rounded to a narrower type. Of
+// the bits below the highest 53, one that is set shows on which side of a tie the number was.
+DZ_HD double whole_to_f64(Value v) {
+  const bool negative = v.form == Value::kInt && v.i < 0;
+  uint64_t magnitude = negative ? 0 - uint64_t(v.i) : v.u;
+  if (magnitude >> 53) magnitude = (magnitude & ~0x7ffull) | ((magnitude & 0x7ff) != 0 ? 0x800 : 0);
+  return negative ? -double(magnitude) : double(magnitude);
+}
+
 // Returns the bits of `v` in type `dtype`, zero-extended.
 DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
   switch (dtype) {
@@ -219,7 +228,7 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
     case kF32:
       if (v.form == Value::kReal) return f64_to_f32(v.f);
       return bit_cast<uint32_t>(v.form == Value::kInt ? float(v.i) : float(v.u));
-    case kBF16: return f64_to_bf16(to_f64(v));
+    case kBF16: return f64_to_bf16(v.form == Value::kReal ? v.f : whole_to_f64(v));
     default: return bit_cast<uint64_t>(to_f64(v));
   }
 }

@@ -2,14 +2,13 @@
 //!
 //! `unsafe` is allowed here: elements are read and written through the addresses of jobs.
 //!
-//! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds
-//! once, except 64-bit integers to bfloat16, which go by way of float64.
+//! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds once.
 
 #![allow(unsafe_code)]
 
 use half::{bf16, f16};
 
-use dali_zarr_base::dtype::{DType, bfloat_from_f64, half_from_f64};
+use dali_zarr_base::dtype::{DType, bfloat_from_f64, bfloat_from_int, half_from_f64};
 
 /// An element as it lies in memory.
 pub(super) trait Element: Copy {
@@ -25,8 +24,7 @@ pub(super) trait Element: Copy {
     fn to_f64(self) -> f64;
     /// Converts from float64, with one rounding. Integers saturate.
     fn from_f64(v: f64) -> Self;
-    /// Converts from an integer. Integers saturate. Floats are rounded once, except bfloat16, which goes by way of
-    /// float64.
+    /// Converts from an integer. Integers saturate. Floats are rounded once.
     fn from_int(v: i128) -> Self;
     /// The value as an integer, for integers and bool; `None` for floats.
     fn to_int(self) -> Option<i128>;
@@ -152,7 +150,7 @@ macro_rules! float {
     };
 }
 float!(f16, u16, f64::from, half_from_f64, |v: i128| half_from_f64(v as f64));
-float!(bf16, u16, f64::from, bfloat_from_f64, |v: i128| bfloat_from_f64(v as f64));
+float!(bf16, u16, f64::from, bfloat_from_f64, bfloat_from_int);
 float!(f32, u32, f64::from, |v: f64| v as f32, |v: i128| v as f32);
 float!(f64, u64, |v: f64| v, |v: f64| v, |v: i128| v as f64);
 
@@ -190,7 +188,7 @@ impl Element for Bool {
     }
 }
 
-/// Converts an element directly. Integers don't become float64 first, except on the way to float16 and bfloat16.
+/// Converts an element directly. Integers don't become float64 first, except on the way to float16.
 #[inline(always)]
 pub(super) fn convert<S: Element, D: Element>(v: S) -> D {
     match v.to_int() {

@@ -106,7 +106,7 @@ fn options_are_an_object_or_a_list() {
 #[test]
 fn errors_say_what_was_expected_and_found() {
     let dtypes = "dtype: expected one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, \
-                  float64, but found \"complex64\"";
+                  float64, bfloat16, but found \"complex64\"";
     let number = "a number, \"nan\", \"inf\" or \"-inf\"";
     let (value, wrong_type) = (ErrorKind::Value, ErrorKind::Type);
     for (argument, kind, message) in [
