@@ -166,6 +166,13 @@ def test_dates_that_are_not_regular_are_as_stored(tmp_path, dates):
     assert dali_zarr.explain(path=path, arrays=["x"], fill_missing="previous")["samples"] == len(dates)
 
 
+def test_coordinates_that_cannot_be_read(tmp_path, caplog):
+    path = write(tmp_path / "a.zarr", pd.date_range("2020-01-01", periods=10, freq="D").delete(4))
+    (path / "time" / "0").write_bytes(b"damaged")
+    assert dali_zarr.explain(path=path, arrays=["x"], fill_missing="previous")["samples"] == 9
+    assert "dates along 'time' that the stores lack aren't looked for" in caplog.text
+
+
 def test_breaks(tmp_path):
     """Numbers count all dates; "auto" finds none any more; ends of segments would count others."""
     path = write(tmp_path / "a.zarr", pd.date_range("2020-01-01", periods=10, freq="D").delete(4))

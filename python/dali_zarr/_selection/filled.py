@@ -25,7 +25,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: Breaks are ends of segments in an array, which doesn't count the dates that are put in.
-        TypeError, RuntimeError, ImportError: As :meth:`Axes.of_reader` and reading coordinates do.
+        TypeError, IndexError, RuntimeError: As :meth:`Axes.of_reader`.
     """
     found = dict(arguments)
     stores = items_of(found.get("path"))
@@ -36,7 +36,12 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not axes.dims:
         return found
     first = axes.dims[0]
-    variable = axes.joined() if axes.is_joined else axes.variable(first, 0)
+    try:
+        variable = axes.joined() if axes.is_joined else axes.variable(first, 0)
+    except (ImportError, ValueError, RuntimeError) as error:
+        # What stores declare missing is filled without coordinates.
+        log.warning("fill_missing: dates along %r that the stores lack aren't looked for: %s", first, error)
+        return found
     elements = None if variable is None else elements_of(variable)
     if elements is None:
         return found
