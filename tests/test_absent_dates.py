@@ -42,7 +42,7 @@ def filled(dataset: xr.Dataset, whole: Any, how: str) -> np.ndarray:
 @given(st.data())
 def test_as_xarray(folder, device, data):
     draw = data.draw
-    count = draw(st.integers(8, 30))
+    count = draw(st.integers(10, 30))
     freq = draw(st.sampled_from(["h", "6h", "D"]))
     whole = pd.date_range("2019-12-30", periods=count, freq=freq)
     # Fewer are absent than half of the distances are wide, so that the distance of most is that of all.
