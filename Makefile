@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build tested test coverage coverage-python coverage-rust foreign bench bench-train study bindings demo docs wheel \
+.PHONY: help setup build tested test coverage coverage-python coverage-rust foreign integrations bench bench-train study bindings demo docs wheel \
     sdist wheel-test lint lint-rust lint-cpp lint-python lint-workflows advisories format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
@@ -121,6 +121,17 @@ RUST_TESTS := '(^|/)tests?(_[a-z_]*)?(\.rs|/)'
 
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign
+
+# Frameworks that tests/requirements.txt doesn't name clash with it, or with each other: each has a folder of its own. Its file says all
+# that it needs beside .venv.
+INTEGRATIONS := $(patsubst tests/integrations/requirements-%.txt,%,$(wildcard tests/integrations/requirements-*.txt))
+
+build/integrations/%/.python: tests/integrations/requirements-%.txt $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) --requirement $<
+	@touch $@
+
+integrations: build $(INTEGRATIONS:%=build/integrations/%/.python)  ## Run the adapters beside the frameworks that they are for
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integrations
 
 # BENCH holds arguments: make bench BENCH="--device cpu --fields 32". tests/bench/history.py keeps the results for the site.
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers

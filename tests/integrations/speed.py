@@ -1,0 +1,58 @@
+"""Measures an adapter beside its framework's own loader: both in turn, medians of 5, on two cores.
+
+    python tests/integrations/speed.py xbatcher
+
+Samples per second are printed, and kept in bench-data/integrations/NAME.json. Each NAME has a function in ``speed_NAME.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parents[1] / "bench-data" / "integrations"
+Epoch = Callable[[], int]
+
+
+def alternate(epochs: dict[str, Epoch], rounds: int) -> dict[str, dict[str, float]]:
+    """Runs the epochs in turn, ``rounds`` times after one that doesn't count. Each returns its number of samples. Returns the
+    median, the least and the most samples per second by name."""
+    rates: dict[str, list[float]] = {name: [] for name in epochs}
+    for number in range(rounds + 1):
+        for name, epoch in epochs.items():
+            began = time.perf_counter()
+            samples = epoch()
+            if number:
+                rates[name].append(samples / (time.perf_counter() - began))
+    return {name: {"median": statistics.median(of), "least": min(of), "most": max(of)} for name, of in rates.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name")
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    cases = importlib.import_module(f"speed_{asked.name}").cases
+    found = {}
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        for case, epochs in cases(Path(folder)):
+            found[case] = alternate(epochs, asked.rounds)
+            for name, one in found[case].items():
+                print(f"{case}: {name:20} {one['median']:10.1f} samples/s ({one['least']:.1f} to {one['most']:.1f})", flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{asked.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
