@@ -20,7 +20,7 @@ endif
 export CARGO_TARGET_DIR := $(HERE)/target
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # DALI=2.2.0 is for another version of DALI than the one that tests/requirements.txt names.
 setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
