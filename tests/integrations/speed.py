@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,7 +41,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
     cases = importlib.import_module(f"speed_{asked.name}").cases
     found = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:

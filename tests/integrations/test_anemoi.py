@@ -44,6 +44,7 @@ def stores(tmp_path_factory):
 
 
 ORDER = ["msl", "insolation", "2t", "cos_latitude", "sin_longitude"]
+PART = {"start": "2020-01-01T12:00:00", "end": "2020-01-03T06:00:00"}
 SHORT = {"offsets": [-6, 0, 6]}
 # "whole" and "holed" stand for the stores.
 CASES = {
@@ -56,7 +57,7 @@ CASES = {
     "drop": SHORT | {"trees": {"data": {"dataset": "holed", "drop": ["2t"]}}},
     "reorder": SHORT | {"trees": {"data": {"dataset": "whole", "reorder": ORDER}}},
     "rename": SHORT | {"trees": {"data": {"dataset": "whole", "rename": {"2t": "t2m"}}}},
-    "start and end": SHORT | {"trees": {"data": {"dataset": "holed"}}, "dates": {"start": "2020-01-01T12:00:00", "end": "2020-01-03T06:00:00"}},
+    "start and end": SHORT | {"trees": {"data": {"dataset": "holed"}}, "dates": PART},
     "frequency": {"offsets": [0, 12], "trees": {"data": {"dataset": "whole", "frequency": "12h"}}},
     "frequency beside missing dates": {"offsets": [0, 12], "trees": {"data": {"dataset": "holed", "frequency": "12h"}}},
     "statistics": SHORT | {"trees": {"data": {"dataset": "whole", "statistics": "holed"}}},
@@ -80,7 +81,6 @@ REFUSED = {
     "data: expected what open_dataset makes of .*, but found Concat": {"dataset": {"concat": HALVES}},
     "data: expected what open_dataset makes of .*, but found Rescale": {"dataset": "whole", "rescale": {"2t": [2.0, 1.0]}},
     "data: expected what open_dataset makes of .*, but found Thinning": {"dataset": "whole", "thinning": 2, "method": "every-nth"},
-    "data: expected dates that are equally far apart": {"dataset": "whole", "shuffle": True},
 }
 
 
