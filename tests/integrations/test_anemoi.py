@@ -114,3 +114,15 @@ def test_batches_are_those_of_anemoi_training(told, case):
 def test_what_is_refused(told, message):
     assert isinstance(told[message], str)
     pytest.raises(ValueError, exec, "raise ValueError(text)", {"text": told[message]}).match(f"dali_zarr: anemoi: {message}")
+
+
+@pytest.mark.timeout_s(600)
+def test_losses_are_those_with_its_own_datamodule(stores, tmp_path):
+    """Ten steps of anemoi-training's own trainer, in two epochs, shuffled, with the validation between them."""
+    found = {}
+    for reads in ("anemoi", "dali_zarr"):
+        told = run(HERE / "anemoi_train.py", stores["whole"], str(tmp_path / reads), reads)
+        found[reads] = json.loads(told.partition("FOUND")[2].splitlines()[0])
+    # Five steps of each epoch, and a batch of validation before the first and after each.
+    assert len(found["anemoi"]) == 13 and len(set(found["anemoi"])) > 10
+    assert found["dali_zarr"] == found["anemoi"]
