@@ -130,8 +130,12 @@ build/integrations/%/.python: tests/integrations/requirements-%.txt $(VENV)/.pyt
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) --requirement $<
 	@touch $@
 
-integrations: build $(INTEGRATIONS:%=build/integrations/%/.python)  ## Run the adapters beside the frameworks that they are for
+integrations: build $(INTEGRATIONS:%=build/integrations/%/.python)  ## Test adapters beside their frameworks, and compare speeds
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integrations
+	@for name in xbatcher lightning anemoi; do ANEMOI_BASE_SEED=1 PYTHONPATH=$(HERE)/build/integrations/$$name \
+	    $(BIN)/python -W ignore tests/integrations/speed.py $$name > build/integrations/$$name.log 2>&1 || \
+	    { cat build/integrations/$$name.log; exit 1; }; done
+	@$(BIN)/python tests/integrations/speed.py --table
 
 # BENCH holds arguments: make bench BENCH="--device cpu --fields 32". tests/bench/history.py keeps the results for the site.
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers

@@ -1,8 +1,10 @@
 """Measures an adapter beside its framework's own loader: both in turn, medians of 5, on two cores.
 
     python tests/integrations/speed.py xbatcher
+    python tests/integrations/speed.py --table
 
-Samples per second are printed, and kept in bench-data/integrations/NAME.json. Each NAME has a function in ``speed_NAME.py``.
+Samples per second are printed, and kept in bench-data/integrations/NAME.json. ``--table`` prints all that were kept. Each NAME has
+a module ``speed_NAME.py``.
 """
 
 from __future__ import annotations
@@ -35,11 +37,25 @@ def alternate(epochs: dict[str, Epoch], rounds: int) -> dict[str, dict[str, floa
     return {name: {"median": statistics.median(of), "least": min(of), "most": max(of)} for name, of in rates.items()}
 
 
+def table() -> str:
+    """Returns the kept medians as a table of Markdown."""
+    lines = ["| framework | measured | own, samples/s | dali_zarr, samples/s |", "|---|---|---|---|"]
+    for file in sorted(RESULTS.glob("*.json")):
+        for case, found in json.loads(file.read_text()).items():
+            own, ours = (found[name]["median"] for name in found)
+            lines.append(f"| {file.stem} | {case} | {own:,.0f} | {ours:,.0f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("name")
+    parser.add_argument("name", nargs="?", help="of a framework")
+    parser.add_argument("--table", action="store_true", help="print what was measured before")
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
+    if asked.table or asked.name is None:
+        print(table())
+        return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     cases = importlib.import_module(f"speed_{asked.name}").cases
     found = {}

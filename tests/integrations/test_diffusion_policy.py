@@ -6,6 +6,7 @@ diffusion_policy isn't on PyPI. If DALI_ZARR_DIFFUSION_POLICY is its folder, seq
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 
 import numpy as np
@@ -101,6 +102,12 @@ def test_in_a_data_loader(path, workers):
     loader = torch.utils.data.DataLoader(Sequences(), batch_size=7, num_workers=workers)
     expected = np.stack([one["action"] for one in sequences(path, 8, 1, 2)])
     np.testing.assert_array_equal(torch.cat(list(loader)).numpy(), expected)
+
+
+def test_copies(path):
+    """As a spawned worker process gets a sampler."""
+    sampler = SequenceSampler(path, 8, 1, 2, **SMALL)
+    same(pickle.loads(pickle.dumps(sampler)).sample_sequence(5), sampler.sample_sequence(5))
 
 
 def test_statistics_of_the_normaliser(path):

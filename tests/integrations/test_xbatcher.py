@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -68,6 +69,7 @@ CHOICES = {
     "all": lambda ds: ds,
     "one variable": lambda ds: ds[["z"]],
     "an array": lambda ds: ds["z"],
+    "an array without a name": lambda ds: ds["z"].rename(None),
     "selected": lambda ds: ds[["z", "t2m"]].sel(level=[500, 1000]).isel(lat=slice(0, None, 1), time=slice(1, None)),
     "renamed": lambda ds: ds[["z", "packed"]].rename(z="geopotential"),
     "without coordinates": lambda ds: ds[["z"]].drop_vars(["lat", "area"]),
@@ -97,7 +99,7 @@ def both(ds, **how):
 @pytest.mark.parametrize(("cut", "choice"), CASES)
 def test_batches_are_those_of_xbatcher(opened, cut, choice, concat):
     ds = CHOICES[choice](opened)
-    if concat and choice == "an array":
+    if concat and choice.startswith("an array"):
         with pytest.raises(ValueError, match=r"concat_input_dims: expected a Dataset, .* give ds.to_dataset\(\)"):
             both(ds, concat_input_dims=concat, **CUTS[cut])
         return
@@ -126,6 +128,14 @@ def test_numbers_that_are_none(opened):
             own[number]
     with pytest.raises(NotImplementedError, match="expected an integer"):
         own[[0]]
+
+
+def test_copies(opened):
+    """As a spawned worker process gets a generator."""
+    own, theirs = both(opened[["z"]], input_dims={"time": 4})
+    copied = pickle.loads(pickle.dumps(own))
+    same(copied[1], theirs[1])
+    same(next(iter(copied)), theirs[0])
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -162,10 +162,10 @@ class BatchGenerator:
         else:
             values, dims = values[0], list(self._dims[name])
         levels: list[Any] = list(wanted.indexes["sample"].names) if "sample" in wanted.dims and "sample" not in dims else []
-        sizes = {dim: len(wanted.indexes["sample"].unique(dim)) for dim in levels}
         order: list[Any] = [one for dim in wanted.dims for one in (levels if levels and dim == "sample" else [dim])]
         absent = [dim for dim in order if dim not in dims]
-        whole = np.broadcast_to(values, [sizes[dim] for dim in absent] + list(values.shape))
+        lengths = [self.batch_dims.get(dim, self.ds.sizes[dim]) for dim in absent]
+        whole = np.broadcast_to(values, lengths + list(values.shape))
         dims = absent + dims
         return np.ascontiguousarray(whole.transpose([dims.index(dim) for dim in order]).reshape(wanted.shape))
 
