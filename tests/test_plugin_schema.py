@@ -170,7 +170,7 @@ def test_a_single_value_stands_for_a_list(store):
         ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth: expected"),
         ({"host_memory_limit": -5}, ValueError, "host_memory_limit: expected"),
         ({"pick": "time"}, ValueError, 'zarr_reader: pick: expected "DIMENSION=INDEX'),
-        ({"dtype": types.STRING}, TypeError, 'float64, but found "string"'),
+        ({"dtype": types.STRING}, TypeError, 'float64, bfloat16, but found "string"'),
         ({"storage_options": ["region"]}, ValueError, 'storage_options: expected "NAME=VALUE"'),
         ({"storage_options": {"region": "x"}}, ValueError, "every path is local"),
         ({"storage_options": {"region": None}}, TypeError, "storage_options: 'region': expected a string"),
