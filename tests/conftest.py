@@ -39,7 +39,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
 settings.register_profile(
-    "fixed", derandomize=True, deadline=None, max_examples=int(os.environ.get("DALI_ZARR_EXAMPLES", "30")),
+    "fixed", derandomize=True, deadline=None, max_examples=int(os.environ.get("DALI_ZARR_EXAMPLES", "40")),
     suppress_health_check=list(HealthCheck), print_blob=True,
 )
 settings.load_profile("fixed")

@@ -18,7 +18,7 @@ pytest.importorskip("xarray", reason="the oracle needs it")
 from support.argument_space import case, oracle  # noqa: E402
 from support.argument_space.report import run_cases  # noqa: E402
 
-CASES = int(os.environ.get("DALI_ZARR_ARGUMENTS", "250"))
+CASES = int(os.environ.get("DALI_ZARR_ARGUMENTS", "500"))
 FIRST = int(os.environ.get("DALI_ZARR_ARGUMENTS_FIRST", "0"))
 # So many cases are a test: workers share them, and each set of stores is written once.
 PART = 5 * case.TOGETHER

@@ -14,7 +14,7 @@ import zarr
 from support.pipelines import build, same
 from support.ragged import samples
 
-CASES = int(os.environ.get("DALI_ZARR_RANDOM_CASES", "40"))
+CASES = int(os.environ.get("DALI_ZARR_RANDOM_CASES", "60"))
 FIRST = int(os.environ.get("DALI_ZARR_RANDOM_FIRST", "0"))
 
 # Arrays of meshes; every dimension has its own length in each group, except the last ones.

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
 from dali_zarr.torch import Dataset, Loader  # noqa: E402
 
-CASES = int(os.environ.get("DALI_ZARR_EXAMPLES", "30"))
+CASES = int(os.environ.get("DALI_ZARR_EXAMPLES", "40"))
 STEPS, WIDTH = 37, 5
 DATA = np.random.default_rng(7).standard_normal((STEPS, WIDTH)).astype("float32")
 LENGTHS = np.random.default_rng(8).integers(0, 6, 15)
