@@ -81,17 +81,9 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
             ]
         else:
             arrays = [self._array(output, valid) for output in found[:-1]]
-        for i in self._bfloats():
+        for i in self._reading.bfloats(pads=self._collate == "padded"):
             arrays[i] = [_as_bfloat(one) for one in arrays[i]] if isinstance(arrays[i], list) else _as_bfloat(arrays[i])
         return arrays, Part(found[-1], valid, own)
-
-    def _bfloats(self) -> list[int]:
-        """Returns the numbers of the arrays that hold bits of bfloat16. Padding keeps them, and other transforms may not."""
-        reading = self._reading
-        if reading.plan.transform is None or self._collate != "padded":
-            return reading.bfloats()
-        own = {place for place, dtype in zip(reading.plan.places(), reading.dtypes(), strict=False) if dtype == "bfloat16"}
-        return [i for i, place in enumerate(reading.places) if place in own]
 
     def _array(self, output: Any, valid: int) -> Any:
         check_type(output.dtype)

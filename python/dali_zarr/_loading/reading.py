@@ -166,6 +166,9 @@ class Reading:
         except Exception as error:
             _errors.shorten(error)
             raise
+        if plan.is_pushed:
+            # DALI would fill its queue at the first run, whether samples were pushed or not.
+            pipe._first_iter = False
         return pipe, places
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
@@ -225,11 +228,13 @@ class Reading:
         """Returns the types of the reader's outputs."""
         return self.counters()["dtypes"]
 
-    def bfloats(self) -> list[int]:
-        """Returns the numbers of the outputs that hold bits of bfloat16 as uint16. Empty with a transform."""
+    def bfloats(self, pads: bool = False) -> list[int]:
+        """Returns the numbers of the outputs that hold bits of bfloat16 as uint16. Empty with a transform, unless it only
+        ``pads``."""
         if self._bfloats is None:
-            own = self.dtypes() if self.plan.transform is None else []
-            self._bfloats = [i for i, dtype in enumerate(own) if dtype == "bfloat16"]
+            own = self.dtypes() if self.plan.transform is None or pads else []
+            bits = {place for place, dtype in zip(self.plan.places(), own, strict=False) if dtype == "bfloat16"}
+            self._bfloats = [i for i, place in enumerate(self.places) if place in bits]
         return self._bfloats
 
     def ragged(self) -> Ragged | None:
@@ -287,17 +292,12 @@ class Reading:
         return samples if samples.ndim == 1 else _native.find(self._pushes_to()[0], samples)
 
     def _schedule(self) -> None:
-        if self.plan.is_pushed:
-            # DALI would fill its queue at the first run, whether samples were pushed or not.
-            self._pipe._first_iter = False
-        self._pipe.schedule_run()
-        self._runs += 1
-
-    def _schedule_pushed(self) -> None:
-        """Schedules the runs whose samples were pushed, as many as DALI's queue holds. A run without samples waits for them, and
-        DALI's executor may not finish the run before it then."""
-        while self._runs < min(self._pushes, self._taken + _SCHEDULED):
-            self._schedule()
+        """Schedules the runs of the next batches: one, or of pushed samples as many as DALI's queue holds. A run whose samples
+        weren't pushed waits for them, and DALI's executor may not finish the run before it then."""
+        most = min(self._pushes, self._taken + _SCHEDULED) if self.plan.is_pushed else self._taken + 1
+        while self._runs < most:
+            self._pipe.schedule_run()
+            self._runs += 1
 
     def next(self, take: Callable[[list[Any]], B]) -> B:
         """Waits for the next batch, from a pipeline that is opened if it was closed; returns what ``take`` makes of its outputs.
@@ -307,10 +307,7 @@ class Reading:
         """
         self.resume()
         try:
-            if self.plan.is_pushed:
-                self._schedule_pushed()
-            elif self._runs == self._taken:
-                self._schedule()
+            self._schedule()
             try:
                 _calls.wait(self._pipe)
             except BaseException:
@@ -322,10 +319,7 @@ class Reading:
             taken = list(self._pipe.outputs())
             self._taken += 1
             found = take(taken)
-            if self.plan.is_pushed:
-                self._schedule_pushed()
-            else:
-                self._schedule()
+            self._schedule()
         except KeyboardInterrupt:
             # The pipeline may have lost a batch.
             self.close()

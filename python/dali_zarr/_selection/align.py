@@ -54,7 +54,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return found
     if found.get("method") is None:
         found.pop("tolerance", None)
-    arrays = _arrays(found, asked)
+    arrays = arrays_of(found)
+    _check_outputs(arrays, asked)
     if found.get("concat") == "samples" and len(found.get("path") or []) > 1 and not isinstance(found.get("path"), str):
         raise ValueError(
             "zarr_reader: align: expected one store, or stores joined along the first of dims, but found concat='samples' with "
@@ -71,7 +72,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
             "one whose elements samples start at"
         )
     own: Any = found.get(ALIGN) or {}
-    axes = Axes.of_reader({**_of_arrays(found, others), ALIGN: own})
+    axes = Axes.of_reader({**of_arrays(found, others), ALIGN: own})
     told = {one.output: _aligned(axes, found, one, arrays[one.output]) for one in asked.values()}
     return {**found, ALIGN: {**own, **told}}
 
@@ -108,22 +109,25 @@ def _asked(given: Any, arguments: Mapping[str, Any]) -> dict[str, _Asked]:
     return found
 
 
-def _arrays(arguments: Mapping[str, Any], asked: Mapping[str, _Asked]) -> dict[str, str]:
+def arrays_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Returns the arrays by output."""
     given: Any = arguments.get("arrays") or []
     listed = [given] if isinstance(given, str) else given
     is_named = isinstance(listed, Mapping)
-    arrays: dict[str, str] = dict(cast("Mapping[str, str]", listed)) if is_named else {str(name): str(name) for name in listed}
+    return dict(cast("Mapping[str, str]", listed)) if is_named else {str(name): str(name) for name in listed}
+
+
+def _check_outputs(arrays: Mapping[str, str], asked: Mapping[str, _Asked]) -> None:
+    """Raises ValueError if an output is aligned that isn't there."""
     for output in asked:
         if output not in arrays:
             like = nearest(output, arrays)
             hint = f"; did you mean {like}?" if like else ""
             there = ", ".join(arrays) or "none, since arrays isn't given"
             raise ValueError(f"zarr_reader: align: there is no output {output!r}; the outputs are {there}{hint}")
-    return arrays
 
 
-def _of_arrays(arguments: Mapping[str, Any], arrays: Mapping[str, str]) -> dict[str, Any]:
+def of_arrays(arguments: Mapping[str, Any], arrays: Mapping[str, str]) -> dict[str, Any]:
     """Returns arguments that read these arrays only."""
     found = {name: value for name, value in arguments.items() if name not in ("align", ALIGN)}
     found["arrays"] = dict(arrays)
@@ -136,7 +140,7 @@ def _aligned(axes: Axes, arguments: Mapping[str, Any], asked: _Asked, array: str
     first = axes.dims[0]
     places = {name: arguments[name] for name in ("path", "storage_options") if arguments.get(name) is not None}
     # A joined dimension has the same name in all stores.
-    own = Axes.of_reader(_of_arrays(places | {"concat": "dims"}, {asked.output: array}))
+    own = Axes.of_reader(of_arrays(places | {"concat": "dims"}, {asked.output: array}))
     dims = own.arrays[0].dims
     dim = asked.dim if asked.dim is not None else first if first in dims else next(iter(dims), None)
     if dim not in dims:

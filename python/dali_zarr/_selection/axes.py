@@ -166,8 +166,7 @@ class Axes:
         """Returns the coordinates along the first of ``dims`` with the dates that the stores lack."""
         dim = self.dims[0]
         if (dim, -1) not in self._variables:
-            stores = range(1 if self.is_concat_samples else len(self.paths))
-            found = [self._stored(dim, store) for store in stores]
+            found = [self._stored(dim, store) for store in range(len(self.paths))]
             joined = found[0] if len(found) == 1 else needed("xarray", "fill_missing").Variable.concat(found, dim)
             self._variables[dim, -1] = absent.dates_of(joined, elements)
         return self._variables[dim, -1]

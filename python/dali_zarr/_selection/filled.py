@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._log import log
+from . import align
 from .absent import Elements, elements_of
 from .axes import ALIGN, Axes, items_of
 
@@ -61,14 +62,9 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_own(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments that read the arrays which aren't aligned to others."""
-    found = {name: value for name, value in arguments.items() if name != "align"}
     asked: Any = arguments.get("align") or {}
-    given: Any = arguments.get("arrays") or []
-    outputs: list[str] = [given] if isinstance(given, str) else list(given)
-    own = [output for output in outputs if output not in asked]
-    if asked and own:
-        found["arrays"] = {output: given[output] for output in own} if isinstance(given, Mapping) else own
-    return found
+    own = {output: name for output, name in align.arrays_of(arguments).items() if output not in asked}
+    return align.of_arrays(arguments, own) if asked and own else dict(arguments)
 
 
 def _say(first: str, variable: Any, elements: Elements) -> None:
