@@ -153,6 +153,21 @@ def test_transformations(folder, device, case, version, how, is_apart):
     check(case, device, arrays, None if is_apart else root)
 
 
+@pytest.mark.parametrize("policy", ["edge", "pad"])
+@pytest.mark.parametrize("region", [(1, 2), (0, 2), (1, 3), (2, 3), (0, 3)])
+def test_regions_without_an_element_of_a_coarser_array(tmp_path, device, region, policy):
+    """Between two elements of a coarser array no element begins. The one nearest to the region's start is repeated there."""
+    fine = Image(numbered([3]), ("y",), {"y": Along(Fraction(0), Fraction(1), 3)}, {"y": 0})
+    coarse = Image(numbered([2, 2], first=10_001), ("y", "c"), {"y": Along(Fraction(0), Fraction(2), 2)}, {"y": 0})
+    images = {"a": fine, "b": coarse}
+    arrays = {name: write_coordinates(tmp_path / "r.zarr", name, image) for name, image in images.items()}
+    case = {
+        "images": images, "grid": "a", "dims": ("y",), "window": {"a": {"y": 0.0}, "b": {"y": 0.0}}, "steps": {"y": 1},
+        "regions": {"y": region}, "policy": policy, "offsets": [0], "shuffled": False, "names_grid": True,
+    }
+    assert check(case, device, arrays, tmp_path / "r.zarr") == region[1] - region[0]
+
+
 def _times(window: Any, factor: int) -> Any:
     return {key: _times(value, factor) for key, value in window.items()} if isinstance(window, dict) else window * factor
 

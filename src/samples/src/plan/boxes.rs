@@ -150,15 +150,19 @@ fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, sample: S
         Role::Axis(a) => {
             let cut = view.cuts[a];
             let (from, to) = cut.within(geometry.axes[a].segment(start[a].segment));
-            let edges = (from, to - geometry.axes[a].spacing);
-            // An array of another resolution may have no element in the segment; its nearest ones are repeated then.
+            // An array of another resolution may have no element in the segment. The one that begins nearest to the segment's
+            // start is repeated then, whatever side of it a sample lies on.
             let nearest = |at: i64| at.clamp(0, dim.len as i64 - 1);
+            let edges = match cut.scaled {
+                Some(_) => (nearest(from), nearest(from.max(to - 1))),
+                None => (from, to - geometry.axes[a].spacing),
+            };
             Reads {
                 inside: geometry.inside(a, cut, start[a], offset),
                 window: cut.window,
                 first: cut.first(start[a].at + if a == 0 { offset } else { 0 }),
                 stride: cut.stride,
-                edges: if cut.scaled.is_some() { (nearest(edges.0), nearest(edges.1)) } else { edges },
+                edges,
             }
         }
     }
