@@ -69,6 +69,33 @@ fn gpu_copies_arrive() {
     assert!(found[100..150].iter().all(|b| *b == 7));
 }
 
+/// Large buffers are mapped, faulted in by several threads, and registered.
+#[test]
+fn gpu_copies_arrive_in_large_buffers() {
+    let Some(gpu) = gpu() else { return };
+    for len in [(32 << 20) - 1, 32 << 20, (48 << 20) + 12_345] {
+        let mut pinned = PinnedBuffer::alloc(&gpu.device, len).unwrap();
+        assert_eq!((pinned.ptr() as usize % 4096, pinned.len()), (0, len));
+        assert!(pinned.as_slice().iter().all(|b| *b == 0));
+        let expected = Random(len as u64).bytes(len);
+        pinned.as_slice().copy_from_slice(&expected);
+        let there = DeviceBuffer::alloc(&gpu.device, len).unwrap();
+        // SAFETY: all ranges lie in live buffers, and the stream is awaited.
+        unsafe { copy_to_device_async(&gpu.stream, there.ptr(), pinned.ptr(), len).unwrap() };
+        gpu.stream.synchronize().unwrap();
+        pinned.as_slice().fill(0);
+        // SAFETY: as above.
+        unsafe { copy_to_host_async(&gpu.stream, pinned.ptr(), there.ptr(), len).unwrap() };
+        gpu.stream.synchronize().unwrap();
+        assert!(*pinned.as_slice() == expected[..]);
+        // A buffer that goes while a copy of it is under way waits for the copy.
+        // SAFETY: `there` lives until the stream is awaited, and the buffer waits for its transfers.
+        unsafe { copy_to_device_async(&gpu.stream, there.ptr(), pinned.ptr(), len).unwrap() };
+        drop(pinned);
+        gpu.stream.synchronize().unwrap();
+    }
+}
+
 #[test]
 fn gpu_memory_that_is_not_there_is_an_error_with_numbers() {
     let Some(gpu) = gpu() else { return };
