@@ -1,7 +1,7 @@
 //! Walks the boxes of jobs on the CPU.
 
 use dali_zarr_base::dtype::DType;
-use dali_zarr_kernels::Job;
+use dali_zarr_kernels::{Job, MAX_DIMS};
 
 /// Returns the number of elements of a job's box.
 pub(super) fn elements(job: &Job) -> u64 {
@@ -35,17 +35,30 @@ pub(super) fn each(
     (src_size, dst_size): (usize, usize),
     mut f: impl FnMut(*const u8, *mut u8),
 ) {
-    let count: u64 = job.extent[..rank].iter().map(|&e| u64::from(e)).product();
-    for r in 0..count {
-        let (mut rest, mut src, mut dst) = (r, 0i64, 0i64);
-        for d in (0..rank).rev() {
-            let i = (rest % u64::from(job.extent[d])) as i64;
-            rest /= u64::from(job.extent[d]);
-            src += i * job.src_stride[d];
-            dst += i * job.dst_stride[d];
-        }
-        let src = (job.src as i64).wrapping_add(src * src_size as i64) as *const u8;
-        let dst = (job.dst as i64).wrapping_add(dst * dst_size as i64) as *mut u8;
+    debug_assert!(!job.extent[..rank].contains(&0), "boxes have at least one element along each dimension");
+    let stride = |d: usize| (job.src_stride[d] * src_size as i64, job.dst_stride[d] * dst_size as i64);
+    let strides: [(i64, i64); MAX_DIMS] = std::array::from_fn(|d| if d < rank { stride(d) } else { (0, 0) });
+    let (mut src, mut dst) = (job.src as *const u8, job.dst as *mut u8);
+    let mut at = [0u32; MAX_DIMS];
+    loop {
         f(src, dst);
+        // Rows may be as short as three elements, which take less time than one division.
+        let mut d = rank;
+        loop {
+            if d == 0 {
+                return;
+            }
+            d -= 1;
+            let (by_src, by_dst) = strides[d];
+            (src, dst) = (src.wrapping_offset(by_src as isize), dst.wrapping_offset(by_dst as isize));
+            at[d] += 1;
+            if at[d] < job.extent[d] {
+                break;
+            }
+            let back = -i64::from(at[d]);
+            src = src.wrapping_offset((back * by_src) as isize);
+            dst = dst.wrapping_offset((back * by_dst) as isize);
+            at[d] = 0;
+        }
     }
 }
