@@ -23,10 +23,11 @@ _OF_STATISTICS = {"output": False, "weights": False, "channels": False, "device_
 
 
 def _computed(path: Any, options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
-    """Prints statistics, in the process of rank 0."""
+    """Prints statistics and where they were written, in the process of rank 0."""
     found = statistics(path, progress=not quiet, **options)
     if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(found, indent=1) if as_json else found)
+        wrote = f"\nwrote {options['output']}" if "output" in options else ""
+        print(json.dumps(found, indent=1) if as_json else f"{found}{wrote}")
     return 0
 
 

@@ -134,8 +134,13 @@ def statistics(
             for i, (name, one, is_decoded, fill) in enumerate(zip(names, sums, blocks.decoded, filled, strict=True))
         },
     })
-    if output is not None and rank == 0:
-        found.save(output)
+    if output is not None:
+        try:
+            if rank == 0:
+                found.save(output)
+        finally:
+            # No rank returns before the file is there: readers of all ranks may take it next.
+            gather.gathered(None, rank, world, process_group)
     return found
 
 
