@@ -271,4 +271,4 @@ format: setup $(LINT)/.installed  ## Format Rust, C, C++ and CUDA
 	$(LINT)/clang-format -i $(CPP)
 
 clean:  ## Remove what was built; .venv stays
-	rm -rf target build dist demo-output bench-data bench-train
+	rm -rf target build dist example-data bench-data bench-train

@@ -1,10 +1,10 @@
-"""Writes the small stores that the documentation reads: python small_stores.py [FOLDER]
+"""Writes the small stores that the documentation and the other examples read.
 
 One store for each field, with random values and real structure: a reanalysis, 40 hours and two days of one, demonstrations of a
 robot, single cells, and an image with labels. All take a few seconds and 40 MB.
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--help" in sys.argv:
-        sys.exit(print(__doc__))
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("example-data"), help="default: %(default)s")
+    chosen = parser.parse_args().folder
+    main(chosen)
+    print(f"wrote {', '.join(sorted(store.name for store in chosen.glob('*.zarr')))} to {chosen}")

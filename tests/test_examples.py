@@ -107,7 +107,11 @@ def test_feed_pipeline(stores, monkeypatch, capsys):
 
 def test_microscopy(stores, monkeypatch, capsys):
     lines = run("microscopy", monkeypatch, capsys, stores / "image.zarr")
-    assert len(lines) == 2 and lines[0].startswith("image (2, 16, 32, 32), label (16, 32, 32), ")
+    assert len(lines) == 4
+    # Counts from 0 to 8 and 100 more in the second channel; rotations put zeros into the corners.
+    first, second = map(float, lines[0].removeprefix("image (2, 16, 32, 32), means of its channels ").split(", "))
+    assert 3 < first < 5 and 90 < second < 105
+    assert lines[1].startswith("label (16, 32, 32), 8 cells, ")
 
 
 def test_robotics(stores, monkeypatch, capsys):
@@ -142,7 +146,7 @@ def test_jax_train(stores, tmp_path, monkeypatch, capsys):
         pytest.skip(f"its batches of 8 can't be divided among {len(jax.devices())} devices")
 
     def train(checkpoint: str, epochs: int) -> list[str]:
-        return run("jax_train", monkeypatch, capsys, stores / "days.zarr", tmp_path / checkpoint, epochs)
+        return run("jax_train", monkeypatch, capsys, stores / "days.zarr", tmp_path / checkpoint, "--epochs", epochs)
 
     def losses(lines: list[str]) -> np.ndarray:
         return np.array([[line.split()[i] for i in (1, 3, 5)] for line in lines], "float64")
