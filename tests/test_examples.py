@@ -20,6 +20,7 @@ import nbformat
 import numpy as np
 import pytest
 import zarr
+from support.notebooks import texts
 from support.pipelines import run_script, why_no_gpu
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -196,7 +197,6 @@ def test_notebooks(name, monkeypatch, capsys):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     notebook = nbformat.read(EXAMPLES / "notebooks" / name, as_version=4)
     nbformat.validate(notebook)
-    assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before committing"
     names: dict[str, Any] = {}
     shown: list[Any] = []
     for cell in notebook.cells:
@@ -207,6 +207,9 @@ def test_notebooks(name, monkeypatch, capsys):
             if last is not None:
                 shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))
     printed = capsys.readouterr().out
+    # What is stored is what it shows today: `python tests/support/notebooks.py` stores it.
+    for text in [text for text in texts(notebook) if not text.startswith("a time    240")]:
+        assert text in printed or text in map(repr, shown)
     if name.startswith("choosing"):
         assert [line.split("amplification ")[1].split(",")[0] for line in printed.splitlines()[:3]] == ["1", "24", "240"]
         assert "use smaller chunks, or larger windows" in printed
