@@ -57,7 +57,8 @@ def test_chunks_for_an_access_pattern(tmp_path, run, text):
     assert array.chunks == chunks
     before, after = (decoded(tmp_path / path, **arguments) for path in "st")
     assert after < before / 2
-    told = re.search(r"and ([\d.]+) bytes are decoded .* chunks? and ([\d.]+) bytes", report["why"][0])
+    pattern = r"and ([\d.]+) bytes are decoded for each byte .* source's chunks .*, and ([\d.]+) bytes are decoded"
+    told = re.search(pattern, report["why"][0])
     assert told and float(told[1]) == pytest.approx(after, abs=0.01) and float(told[2]) == pytest.approx(before, abs=0.01)
     # Small chunks are in shards, of which there are few.
     assert array.shards is not None and np.prod(array.shards) * 4 <= 1 << 28

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _arguments, _dali, _progress
+from .. import _arguments, _dali, _gpu, _progress
 from .._inspect import counters, explained
 from .._selection.axes import Axes
 from .._text import shape, size, wrapped
@@ -40,6 +40,8 @@ def bench(path: str | list[str] | None, options: Mapping[str, Any], show: bool) 
     batch_size, device = given.pop("batch_size", 16), given.pop("device", "cpu")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(f"--seconds: expected a number of seconds, found {seconds!r}")
+    if device == "gpu" and (why := _gpu.why_none()):
+        raise RuntimeError(f"--device gpu: {why}; give --device cpu")
     plan = explained(path=path, batch_size=batch_size, device=device, **given)
     if not isinstance(plan, dict):
         raise TypeError("explain gave no dictionary")

@@ -229,9 +229,10 @@ def _why_chunks(array: Wanted, best: _TrialResult, now: _TrialResult) -> str:
     extents = [_extent(best.chunks.get(dim, -1), length) for dim, length in zip(array.dims, array.shape, strict=True)]
     told = ",".join(f"{dim}={extent}" for dim, extent in best.chunks.items()) or "whole"
     return (
-        f"chunks {told}: {shape(extents)}, {size(math.prod(extents) * array.dtype.itemsize)}; a sample takes "
-        f"{number_of(round(best.count), 'chunk')}, and {best.decoded:.2f} bytes are decoded for each that is delivered; with the "
-        f"source's chunks of {shape(array.chunks)} {number_of(round(now.count), 'chunk')} and {now.decoded:.2f} bytes"
+        f"chunks {told} ({shape(extents)}, {size(math.prod(extents) * array.dtype.itemsize)}): a sample needs "
+        f"{number_of(round(best.count), 'chunk')}, and {best.decoded:.2f} bytes are decoded for each byte of a batch. With the "
+        f"source's chunks of {shape(array.chunks)} it needs {number_of(round(now.count), 'chunk')}, and {now.decoded:.2f} bytes "
+        "are decoded"
     )
 
 

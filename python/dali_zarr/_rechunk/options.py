@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -142,6 +142,8 @@ def _pairs(name: str, given: Any) -> dict[str, str]:
     """Converts ``NAME=VALUE ...`` to a dictionary."""
     if given is None:
         return {}
+    if isinstance(given, Mapping):
+        return {str(key): str(value) for key, value in cast("Mapping[Any, Any]", given).items()}
     found: dict[str, str] = {}
     for word in _listed(given):
         key, equals, value = str(word).partition("=")
