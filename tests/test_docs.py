@@ -8,6 +8,7 @@ import doctest
 import inspect
 import io
 import logging
+import operator
 import os
 import re
 import runpy
@@ -286,6 +287,28 @@ def test_every_argument_is_in_the_reference():
         if default in (None, "", inspect.Parameter.empty):
             continue
         assert said and ast.literal_eval(said[1]) == default, f"{name}: expected the default {default!r}, but found {line!r}"
+
+
+@pytest.mark.parametrize("name", ["zarr_reader", "explain", "statistics", "splits", "mix", "torch.Loader", "jax.Loader"])
+def test_docstrings_have_the_defaults(name):
+    """Those of the schema and of the signatures: a default that is said is the function's, and one that isn't none, off or 0 is
+    said."""
+    if "." in name:
+        pytest.importorskip(name.split(".")[0])
+    function = operator.attrgetter(name)(dali_zarr)
+    parameters = inspect.signature(function).parameters
+    text = inspect.cleandoc((function.__init__ if inspect.isclass(function) else function).__doc__)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    described = {one: " ".join(about.split()) for one, about in entries if one in parameters}
+    assert described
+    for one, about in described.items():
+        default = parameters[one].default
+        said = re.search(r"[Dd]efault: (?:``([^`]+)``|([-\d.]+))\.(?: |$)", about)
+        found = ast.literal_eval(said[1] or said[2].rstrip(".")) if said else None
+        if default in (None, inspect.Parameter.empty) and one not in ("offsets", "stride"):
+            assert found is None or one == "batch_size", f"{name}: {one}: {about}"
+        elif default not in (None, False, "", 0, -1) or isinstance(default, float):
+            assert found == default, f"{name}: {one}: expected the default {default!r}, but found {about!r}"
 
 
 @pytest.mark.parametrize("loader", ["torch", "jax"])
