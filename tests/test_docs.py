@@ -293,7 +293,7 @@ def test_every_argument_is_in_the_reference():
         assert said and ast.literal_eval(said[1]) == default, f"{name}: expected the default {default!r}, but found {line!r}"
 
 
-@pytest.mark.parametrize("name", ["zarr_reader", "explain", "statistics", "splits", "mix", "torch.Loader", "jax.Loader"])
+@pytest.mark.parametrize("name", ["zarr_reader", "explain", "statistics", "splits", "mix", "rechunk", "torch.Loader", "jax.Loader"])
 def test_docstrings_have_the_defaults(name):
     """Those of the schema and of the signatures: a default that is said is the function's, and one that isn't none, off or 0 is
     said."""

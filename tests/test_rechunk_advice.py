@@ -83,7 +83,7 @@ def test_large_fields_are_split_and_need_no_shards(tmp_path, run, monkeypatch):
     from dali_zarr._rechunk import options, source
 
     asked = options.parsed({})
-    found = advise.advise(source.read(str(tmp_path / "s"), asked), asked, "batch_size=4, device=gpu")
+    found = advise.advise(source.read(str(tmp_path / "s"), asked), asked, {"batch_size": 4, "device": "gpu"})
     assert found.options.chunks["time"] == 1
     extents = [found.options.chunks.get(dim, n) for dim, n in zip(DIMS, (1000, 4000, 5000))]
     assert 4 << 20 <= np.prod(extents) * 4 <= 16 << 20

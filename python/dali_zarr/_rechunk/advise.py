@@ -88,13 +88,16 @@ def _value(name: str, node: ast.expr) -> Any:
         raise ValueError(f"--for: {name}: expected a number, text, a list or a dictionary, found {ast.unparse(node)}") from None
 
 
-def advise(source: Source, options: Options, text: str) -> Advice:
-    """Chooses what ``options`` leave open.
+def advise(source: Source, options: Options, arguments: Mapping[str, Any]) -> Advice:
+    """Chooses what ``options`` leave open, for a reader with these arguments.
 
     Raises:
         ValueError, TypeError, IndexError: The reader's arguments are wrong.
     """
-    given = arguments(text)
+    given = dict(arguments)
+    refused = next((name for name in given if name in _REFUSED), None)
+    if refused is not None:
+        raise ValueError(f"--for: expected arguments that say how samples are cut, but found {refused}")
     arrays = wanted(source, replace(options, chunks=None, shards=None, codec=options.codec))
     read = _read(arrays, given, source)
     if not isinstance(given.get("arrays"), Mapping):

@@ -96,9 +96,11 @@ def _check_method(given: Mapping[str, Any]) -> None:
 
 
 def extents(name: str, given: Any) -> dict[str, int] | None:
-    """Converts ``DIM=EXTENT,DIM=EXTENT`` to a dictionary."""
+    """Converts ``DIM=EXTENT,DIM=EXTENT``, or a dictionary, to a dictionary whose entries are checked."""
     if given is None:
         return None
+    if isinstance(given, Mapping):
+        given = [f"{dim}={extent}" for dim, extent in cast("Mapping[str, Any]", given).items()]
     found: dict[str, int] = {}
     for word in [word for text in _listed(given) for word in str(text).split(",")]:
         dim, _, text = word.strip().rpartition("=")
