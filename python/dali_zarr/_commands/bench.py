@@ -158,7 +158,7 @@ def _bounds(measured: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     stage = max(shares, key=lambda name: shares[name])
     if shares[stage] >= _BUSY:
         return "reading: the store or its disk, or the number of io_threads" if stage == "reading" else "the decode_threads"
-    return f"no single part: {most} takes most of the time, and chunks in flight are few for the threads"
+    return f"no single part: {most} takes most of the time; more chunks in flight would keep more threads busy"
 
 
 def _faster_chunks(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
