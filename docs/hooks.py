@@ -42,7 +42,7 @@ def reader_arguments() -> str:
     for title, body in re.findall(r"^([A-Z][\w ]+):\n((?: {4}.*\n|\n)+)", f"{doc}\n", re.MULTILINE):
         if title in ("Returns", "Raises"):
             continue
-        found += [f"**{title}**", "", "| argument | |", "|---|---|"]
+        found += [f"**{title}**", "", "| argument | meaning |", "|---|---|"]
         for names, about in re.findall(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", body, re.MULTILINE):
             linked = [
                 f"[`{name}`](arguments/{places[name]}#{name})" if name in places else f"`{name}`" for name in names.split(", ")
