@@ -203,8 +203,9 @@ $(DOCS)/.installed: pyproject.toml
 	$(DOCS)/bin/python -m pip install --quiet --group docs
 	@touch $@
 
-docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site; links that lead nowhere are errors
+docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site, and check links, code widths, contrast and the search
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	$(DOCS)/bin/python tests/support/built_site.py build/docs/site
 
 # The wheel's tools are in an environment of their own too. One release for all: see cmake/wheel.py.
 WHEEL := build/wheel
@@ -271,4 +272,4 @@ format: setup $(LINT)/.installed  ## Format Rust, C, C++ and CUDA
 	$(LINT)/clang-format -i $(CPP)
 
 clean:  ## Remove what was built; .venv stays
-	rm -rf target build dist demo-output bench-data bench-train
+	rm -rf target build dist example-data bench-data bench-train

@@ -11,13 +11,15 @@ import torch.distributed as dist
 from dali_zarr.torch import Loader
 from torch.nn.parallel import DistributedDataParallel
 
-parser = argparse.ArgumentParser()
-parser.add_argument("store")
-parser.add_argument("checkpoint")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("store", help="such as example-data/hours.zarr, which small_stores.py writes")
+parser.add_argument("checkpoint", help="a file, such as example-data/ddp.pt; if it exists, the training goes on from it")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--every", type=int, default=5, help="batches between checkpoints")
 args = parser.parse_args()
+if "RANK" not in os.environ:
+    parser.error("expected to be started by torchrun: torchrun --nproc-per-node 2 ddp.py STORE CHECKPOINT")
 
 if args.device == "cuda":
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -37,6 +39,8 @@ if os.path.exists(args.checkpoint):
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["loader"])
 
+if loader.epoch >= args.epochs and dist.get_rank() == 0:
+    print(f"{args.checkpoint} has {loader.epoch} epochs already: give more --epochs, or another checkpoint")
 for epoch in range(loader.epoch, args.epochs):
     for number, batch in enumerate(loader, 1):
         optimizer.zero_grad()

@@ -1,19 +1,19 @@
-"""DALI's dynamic mode: operators are functions, and a reader is iterated: python dynamic_mode.py [STORE]"""
+"""DALI's dynamic mode: operators are functions, and a reader is iterated."""
 
-import sys
+import argparse
 from typing import Any
 
 import dali_zarr  # pyright: ignore[reportUnusedImport]  # noqa: F401  (adds readers.Zarr)
 import numpy as np
 import nvidia.dali.experimental.dynamic
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", nargs="?", default="example-data/hours.zarr", help="default: %(default)s")
+args = parser.parse_args()
 
 ndd: Any = nvidia.dali.experimental.dynamic
 reader = ndd.readers.Zarr(
-    path=sys.argv[1] if len(sys.argv) > 1 else "hours.zarr", arrays=["t2m"], offsets=[0, 6], random_shuffle=True, seed=0,
-    device="cpu",
+    path=args.store, arrays=["t2m"], offsets=[0, 6], random_shuffle=True, seed=0, device="cpu",
 )
 
 for now, later in reader.next_epoch(batch_size=8):

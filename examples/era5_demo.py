@@ -122,7 +122,7 @@ def arguments(doc: str | None, has_gpu: Callable[[], bool]) -> argparse.Namespac
     parser.add_argument("--grid", type=int, nargs=2, metavar=("LAT", "LON"), help="multiples of 4; default: 48 96 or 180 360")
     parser.add_argument("--epochs", type=int, help="default: 3 on the CPU, 8 on the GPU")
     parser.add_argument("--batch-size", type=int, default=8, help="samples per step")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the store and the picture")
+    parser.add_argument("--output", type=Path, default=Path("example-data/demo"), help="folder for the store and the picture")
     parser.add_argument("--seed", type=int, default=0, help="of the weather, the model and the order")
     args = parser.parse_args()
     if args.device == "auto":

@@ -2,7 +2,7 @@
 
 Writes an ERA5-like Zarr store (made-up weather, see synthetic_weather.py), trains on its first part, tests on its last, and
 compares with persistence, the forecast that nothing changes. Runs on the GPU where there is one, else on the CPU.
-Leaves demo-output/era5_unet.png. See --help for what can be changed.
+Leaves example-data/demo/era5_unet.png. See --help for what can be changed.
 """
 
 from __future__ import annotations

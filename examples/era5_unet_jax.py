@@ -1,7 +1,7 @@
 """Trains a small U-Net by JAX to predict the weather an hour ahead, fed by fn.zarr_reader.
 
 The same as era5_unet.py, for machines without a GPU: JAX takes a tenth of the space that PyTorch with CUDA takes.
-Leaves demo-output/era5_unet.png. See --help for what can be changed.
+Leaves example-data/demo/era5_unet.png. See --help for what can be changed.
 """
 
 from __future__ import annotations

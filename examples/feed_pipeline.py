@@ -1,14 +1,16 @@
-"""The same in a DALI pipeline, with DALI's iterator: python feed_pipeline.py STORE ARRAY [ARRAY ...]"""
+"""Feeds a training loop with pairs of fields, by a DALI pipeline and DALI's iterator. It needs a GPU."""
 
-import sys
+import argparse
 from typing import Any
 
 import dali_zarr
 from nvidia.dali.pipeline import pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", help="such as example-data/hours.zarr, which small_stores.py writes")
+parser.add_argument("array", nargs="+", help="such as t2m; all must have the same latitudes and longitudes")
+args = parser.parse_args()
 
 
 @pipeline_def(batch_size=16, num_threads=2, device_id=0)
@@ -20,5 +22,5 @@ def pairs(path: str, arrays: list[str]) -> Any:
     return now, later
 
 
-for (batch,) in DALIGenericIterator([pairs(sys.argv[1], sys.argv[2:])], ["now", "next"], reader_name="reader"):
+for (batch,) in DALIGenericIterator([pairs(args.store, args.array)], ["now", "next"], reader_name="reader"):
     print(batch["now"].shape, batch["now"].device)

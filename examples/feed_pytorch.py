@@ -1,15 +1,17 @@
-"""Feeds a training loop from a Zarr store: python feed_pytorch.py STORE ARRAY [ARRAY ...]"""
+"""Feeds a training loop with pairs of fields, now and one step later."""
 
-import sys
+import argparse
 
 from dali_zarr.torch import Loader
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", help="such as example-data/hours.zarr, which small_stores.py writes")
+parser.add_argument("array", nargs="+", help="such as t2m; all must have the same latitudes and longitudes")
+args = parser.parse_args()
 
 # (channel, latitude, longitude) now and one step later: decoded on the GPU, if there is one, and each chunk once.
 loader = Loader(
-    sys.argv[1], arrays=sys.argv[2:], stack_arrays=True, offsets={"now": 0, "next": 1}, batch_size=16, random_shuffle=True, seed=0,
+    args.store, arrays=args.array, stack_arrays=True, offsets={"now": 0, "next": 1}, batch_size=16, random_shuffle=True, seed=0,
 )
 
 for batch in loader:

@@ -1,23 +1,24 @@
-"""Global arrays over all of JAX's devices, each of which has a reader of its own: python jax_devices.py [STORE]
+"""Global arrays over all of JAX's devices, each of which has a reader of its own.
 
 To try it without GPUs: JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=2 python jax_devices.py
 """
 
-import sys
+import argparse
 from typing import Any
 
 import jax
 import numpy as np
 from dali_zarr.jax import Loader
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("store", nargs="?", default="example-data/hours.zarr", help="default: %(default)s")
+args = parser.parse_args()
 
 untyped: Any = jax
 jnp, devices = untyped.numpy, untyped.devices()
 mesh = jax.sharding.Mesh(np.array(devices), ("data",))
 loader = Loader(
-    sys.argv[1] if len(sys.argv) > 1 else "hours.zarr",
+    args.store,
     arrays=["t2m"],
     offsets={"input": 0, "target": 6},
     batch_size=8,  # over all devices

@@ -1,6 +1,6 @@
-"""Trains with Lightning, and goes on after a stop: lightning_fit.py STORE FOLDER STEPS"""
+"""Trains with Lightning, and goes on after a stop."""
 
-import sys
+import argparse
 
 import dali_zarr
 import lightning
@@ -8,12 +8,14 @@ import torch
 from dali_zarr.torch import Batch, Loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", help="such as example-data/days.zarr, which small_stores.py writes")
+parser.add_argument("folder", help="for checkpoints, such as example-data/lightning; the training goes on from the last one")
+parser.add_argument("steps", type=int, help="after how many steps to stop")
+args = parser.parse_args()
 
-store, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 parts = dali_zarr.splits(
-    path=store, arrays=["t2m"], offsets={"input": 0, "target": 6}, stack_arrays=True, mean=280, stddev=10, batch_size=4,
+    path=args.store, arrays=["t2m"], offsets={"input": 0, "target": 6}, stack_arrays=True, mean=280, stddev=10, batch_size=4,
     device="cpu", random_shuffle=True, train=slice(None, "2020-01-02T05"), validation=slice("2020-01-02T06", None),
 )
 
@@ -37,7 +39,7 @@ class Forecast(lightning.LightningModule):
 
 # The checkpoint has the loader's state_dict() beside the model's: Lightning asks each loader for one.
 trainer = lightning.Trainer(
-    accelerator="cpu", max_epochs=2, max_steps=steps, num_sanity_val_steps=0, logger=False, enable_progress_bar=False,
-    callbacks=[ModelCheckpoint(folder, save_last=True, every_n_train_steps=1)],
+    accelerator="cpu", max_epochs=2, max_steps=args.steps, num_sanity_val_steps=0, logger=False, enable_progress_bar=False,
+    callbacks=[ModelCheckpoint(args.folder, save_last=True, every_n_train_steps=1)],
 )
 trainer.fit(Forecast(), Loader(**parts["train"]), Loader(**parts["validation"]), ckpt_path="last")

@@ -1,9 +1,9 @@
-"""Crops of an OME-Zarr image and its labels, rotated and flipped together by DALI's operators: microscopy.py IMAGE [LABELS]
+"""Crops of an OME-Zarr image and its labels, rotated and flipped together by DALI's operators.
 
 The names of arrays are those of OME-Zarr: "0" is the finest level, and labels are in groups below "labels".
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,12 +47,16 @@ def main(path: str, labels: str = "cells", crop: Sequence[int] = (16, 32, 32), d
     pipe.build()
     image, label = (output.as_cpu() for output in pipe.run())
     for i in range(len(image)):
-        cells = np.unique(np.array(label.at(i)))
-        print(f"image {np.array(image.at(i)).shape}, label {np.array(label.at(i)).shape}, {len(cells)} cells")
+        values, cells = np.array(image.at(i)), np.array(label.at(i))
+        means = ", ".join(f"{channel.mean():.2f}" for channel in values)
+        print(f"image {values.shape}, means of its channels {means}")
+        print(f"label {cells.shape}, {len(np.unique(cells[cells > 0]))} cells, {(cells > 0).mean():.0%} of the crop")
     return pipe
 
 
 if __name__ == "__main__":
-    if "--help" in sys.argv:
-        sys.exit(print(__doc__))
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "cells")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("image", nargs="?", default="example-data/image.zarr", help="default: %(default)s")
+    parser.add_argument("labels", nargs="?", default="cells", help="a group below labels; default: %(default)s")
+    args = parser.parse_args()
+    main(args.image, args.labels)

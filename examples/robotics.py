@@ -1,15 +1,16 @@
-"""Windows of images and actions within episodes, as diffusion policies take them: python robotics.py [STORE]"""
+"""Windows of images and actions within episodes, as diffusion policies take them."""
 
-import sys
+import argparse
 
 from dali_zarr.torch import Loader
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", nargs="?", default="example-data/pusht.zarr", help="default: %(default)s")
+args = parser.parse_args()
 
 # Two images and 16 actions begin at each step. Windows may begin one step before an episode and end 7 steps after it.
 loader = Loader(
-    sys.argv[1] if len(sys.argv) > 1 else "pusht.zarr",
+    args.store,
     arrays={"image": "data/img", "action": "data/action"},
     window={"image": {"dim_0": 2}, "action": {"dim_0": 16}},
     step={"dim_0": 1},

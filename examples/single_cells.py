@@ -1,16 +1,17 @@
-"""Rows of a sparse matrix of AnnData, with columns of obs and obsm: python single_cells.py [STORE]"""
+"""Rows of a sparse matrix of AnnData, with columns of obs and obsm."""
 
-import sys
+import argparse
 from typing import Any
 
 import torch
 from dali_zarr.torch import Loader
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", nargs="?", default="example-data/cells.zarr", help="default: %(default)s")
+args = parser.parse_args()
 
 loader = Loader(
-    sys.argv[1] if len(sys.argv) > 1 else "cells.zarr",
+    args.store,
     arrays=["X/data", "X/indices", "obs/age", "obsm/X_pca"],
     ragged="X/indptr",
     collate="csr",

@@ -1,10 +1,10 @@
-"""Writes the small stores that the documentation reads: python small_stores.py [FOLDER]
+"""Writes the small stores that the documentation and the other examples read.
 
 One store for each field, with random values and real structure: a reanalysis, 40 hours and two days of one, demonstrations of a
 robot, single cells, and an image with labels. All take a few seconds and 40 MB.
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ def weather(path: Path, times: int, hours: int, start: str) -> None:
     rng, group = np.random.default_rng(0), zarr.open_group(path, mode="w")
     t2m = 280 + rng.standard_normal((times, 12, 20), "float32").cumsum(axis=2)
     z = np.linspace(500, 50000, 5, dtype="float32")[:, None, None] + rng.standard_normal((times, 5, 12, 20), "float32")
-    write(group, "t2m", t2m.astype("float32"), (24, 12, 20), "time latitude longitude")
-    write(group, "z", z, (24, 5, 12, 20), "time level latitude longitude")
+    write(group, "t2m", t2m.astype("float32"), (24, 12, 20), "time latitude longitude", units="K", long_name="2 metre temperature")
+    write(group, "z", z, (24, 5, 12, 20), "time level latitude longitude", units="m**2 s**-2", long_name="geopotential")
     write(group, "lsm", rng.random((12, 20), "float32"), (12, 20), "latitude longitude")
     write(group, "time", np.arange(times) * hours, (times,), "time", units=f"hours since {start}", calendar="standard")
-    write(group, "level", LEVELS, (5,), "level")
-    write(group, "latitude", np.linspace(82.5, -82.5, 12), (12,), "latitude")
-    write(group, "longitude", np.arange(20) * 18.0, (20,), "longitude")
+    write(group, "level", LEVELS, (5,), "level", units="hPa")
+    write(group, "latitude", np.linspace(82.5, -82.5, 12), (12,), "latitude", units="degrees_north")
+    write(group, "longitude", np.arange(20) * 18.0, (20,), "longitude", units="degrees_east")
 
 
 def demonstrations(path: Path, episodes: int = 200) -> None:
@@ -93,6 +93,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--help" in sys.argv:
-        sys.exit(print(__doc__))
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("example-data"), help="default: %(default)s")
+    chosen = parser.parse_args().folder
+    main(chosen)
+    print(f"wrote {', '.join(sorted(store.name for store in chosen.glob('*.zarr')))} to {chosen}")

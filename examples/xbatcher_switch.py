@@ -1,6 +1,6 @@
-"""Patches of a reanalysis, by xbatcher and by the loader: xbatcher_switch.py STORE"""
+"""Patches of a reanalysis, by xbatcher and by the loader: both give the same."""
 
-import sys
+import argparse
 
 import dali_zarr
 import torch
@@ -10,10 +10,11 @@ from torch.utils.data import DataLoader
 from xbatcher import BatchGenerator
 from xbatcher.loaders.torch import MapDataset
 
-if "--help" in sys.argv:
-    sys.exit(print(__doc__))
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("store", nargs="?", default="example-data/days.zarr", help="default: %(default)s")
+args = parser.parse_args()
 
-ds = xr.open_zarr(sys.argv[1], chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
+ds = xr.open_zarr(args.store, chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
 
 # Before: all patches in order, eight to a batch.
 patches = BatchGenerator(ds, input_dims={"time": 4, "latitude": 6, "longitude": 10}, input_overlap={"time": 2})

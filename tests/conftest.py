@@ -34,6 +34,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # What xarray computes by Dask takes less time than to hand it to threads. rechunk names its own threads.
 os.environ.setdefault("DASK_SCHEDULER", "synchronous")
+# Text is as wide as where nothing is a terminal.
+os.environ["COLUMNS"] = "120"
 # JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -14,11 +14,13 @@ import time
 import tomllib
 from pathlib import Path
 
+import dali_zarr
 import numpy as np
 import pytest
 import zarr
 from dali_zarr._commands import bench, check
 from support.command_line import command
+from support.pipelines import why_no_gpu
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -242,6 +244,78 @@ def test_arrays_that_are_not_there(tmp_path, values, run):
     for subcommand in ("info", "check"):
         status, out, err = run(subcommand, path, "--arrays", "a", "bb")
         assert (status, out) == (1, "") and "expected an array 'bb', but found the arrays 'a', 'deep/b'" in err
+
+
+def test_help_says_what_a_command_takes(run, monkeypatch):
+    """In the width of the terminal; the reader's arguments that a command takes are named or referred to."""
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for name, told in {
+            "rechunk": ["SOURCE ", "TARGET ", "--chunks DIM=N", "--memory SIZE"], "bench": ["--seconds N", "--device_id"],
+            "statistics": ["--output FILE"], "explain": ["--batch_size N"], "info": ["--arrays"], "check": ["--decode_threads"],
+        }.items():
+            status, out, err = run(name, "--help")
+            assert (status, err) == (0, "") and all(word in out for word in told), name
+            assert max(map(len, out.splitlines())) <= width, name
+    assert "none where" not in run("rechunk", "--help")[1]
+
+
+def test_what_is_printed_fits_the_terminal(tmp_path, values, run, monkeypatch):
+    """Lines of 80 and of 200 columns; a count of one is singular; a limit that is shown is enough."""
+    path = write(tmp_path / "s", values)
+    monkeypatch.chdir(tmp_path)
+    longest = {}
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown = run("info", "s")[1] + run("explain", "s", "--arrays", "a", "--device", "gpu")[1]
+        longest[width] = max(len(line) for line in shown.splitlines() if str(tmp_path) not in line)
+        assert longest[width] <= width and "1 chunks" not in shown and "1 batches" not in shown
+    assert longest[200] > 80
+    shown = run("explain", path, "--arrays", "a")[1]
+    least = re.search(r"host memory: .*; at least ([\d.]+ [KMG]iB)", shown)[1].replace(" ", "")
+    assert "refused" not in run("explain", path, "--arrays", "a", "--host_memory_limit", least)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stats"], "there is no command 'stats'; did you mean statistics?"),
+        (["explain", "s"], "; give arrays, such as arrays=['a', 'deep/b', 'packed']"),
+        (["explain", "s", "--arrays", "a", "--storage_options", "anon=true"], "These stores are local and take none"),
+        (["explain", "s3://a/b", "--arrays", "a", "--storage_options", "anon=true"], "write {'skip_signature': True}"),
+        (["explain", "s", "--arrays", "a", "--window", "time=4,lat=64"], 'along "lat" a sample spans 64 elements'),
+    ],
+)
+def test_messages_say_what_to_write(tmp_path, values, run, monkeypatch, words, message):
+    write(tmp_path / "s", values)
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*words)
+    assert status and not out and message in err and "Traceback" not in err
+
+
+def test_lists_may_have_commas(tmp_path, values, run):
+    path = write(tmp_path / "s", values)
+    words = ("--window", "time=4,lat=2", "--json")
+    one, other = (json.loads(run("explain", path, "--arrays", *names, *words)[1]) for names in (["a,packed"], ["a", "packed"]))
+    assert one == other and one["outputs"][0]["shape"] == [4, 2, 16]
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_without_a_gpu(tmp_path, values, run):
+    """One sentence instead of DALI's assertion."""
+    path = write(tmp_path / "s", values)
+    for command_of_gpu in ("bench", "statistics"):
+        status, out, err = run(command_of_gpu, path, "--arrays", "a", "--device", "gpu", "--quiet")
+        assert (status, out) == (1, "") and "Assert" not in err
+    if "isn't installed" in why_no_gpu():
+        assert "device: this machine has no GPU, or no driver for it" in err
+        with pytest.raises(RuntimeError, match='write device="cpu", and device_id=None of the pipeline'):
+            dali_zarr.zarr_reader(path=path, arrays="a", device="gpu")
+
+
+def test_too_little_memory_is_told_in_one_line(tmp_path, values, run):
+    status, out, err = run("bench", write(tmp_path / "s", values), "--arrays", "a", "--host_memory_limit", "2KB", "--quiet")
+    assert status == 1 and len(err.strip().splitlines()) == 1 and "host_memory_limit: expected at least" in err
 
 
 def test_what_info_suggests_can_be_called(tmp_path, values, run):

@@ -8,22 +8,27 @@ import doctest
 import inspect
 import io
 import logging
+import operator
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dali_zarr
+import numpy as np
 import pytest
+import zarr
 from dali_zarr import __main__ as command_line
 from nvidia.dali import backend, fn
 from nvidia.dali.pipeline import Pipeline
 from support import remote
+from support.built_site import contrast
 from support.documents import ROOT, SITE, Block, Page, anchors, links, missing_names, pages
 from support.pipelines import run_script, why_no_gpu
 
@@ -288,6 +293,28 @@ def test_every_argument_is_in_the_reference():
         assert said and ast.literal_eval(said[1]) == default, f"{name}: expected the default {default!r}, but found {line!r}"
 
 
+@pytest.mark.parametrize("name", ["zarr_reader", "explain", "statistics", "splits", "mix", "rechunk", "torch.Loader", "jax.Loader"])
+def test_docstrings_have_the_defaults(name):
+    """Those of the schema and of the signatures: a default that is said is the function's, and one that isn't none, off or 0 is
+    said."""
+    if "." in name:
+        pytest.importorskip(name.split(".")[0])
+    function = operator.attrgetter(name)(dali_zarr)
+    parameters = inspect.signature(function).parameters
+    text = inspect.cleandoc((function.__init__ if inspect.isclass(function) else function).__doc__)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    described = {one: " ".join(about.split()) for one, about in entries if one in parameters}
+    assert described
+    for one, about in described.items():
+        default = parameters[one].default
+        said = re.search(r"[Dd]efault: (?:``([^`]+)``|([-\d.]+))\.(?: |$)", about)
+        found = ast.literal_eval(said[1] or said[2].rstrip(".")) if said else None
+        if default in (None, inspect.Parameter.empty) and one not in ("offsets", "stride"):
+            assert found is None or one == "batch_size", f"{name}: {one}: {about}"
+        elif default not in (None, False, "", 0, -1) or isinstance(default, float):
+            assert found == default, f"{name}: {one}: expected the default {default!r}, but found {about!r}"
+
+
 @pytest.mark.parametrize("loader", ["torch", "jax"])
 def test_every_argument_of_the_loaders_is_in_the_reference(loader):
     pytest.importorskip(loader)
@@ -322,6 +349,56 @@ def test_the_readme_has_the_measured_numbers():
     for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
         (shown,) = re.findall(r"!\[(.*)\]\(.*three-bars.svg\)", page.read_text())
         assert " ".join(re.findall(r"\d+\.\d", shown)) == alt
+
+
+def test_the_first_table_has_the_numbers_of_the_study():
+    """The README and the home page say the same: how fast the study's model trains, by loader and chunks."""
+    study = (ROOT / "docs" / "project" / "study.md").read_text()
+    table = study[study.index("## Training\n") : study.index("## Training with")]
+    rows = dict(re.findall(r"^\| (\w+ \| [\w-]+) \| ([\d.]+) \|", table, re.MULTILINE))
+    expected = {
+        "PyTorch's DataLoader": ["DataLoader | ten-hours", "DataLoader | one-hour"], "DALI's": ["external_source | one-hour"],
+        "dali-zarr": ["dali_zarr | ten-hours", "dali_zarr | one-hour", "dali_zarr | blosc-lz4"],
+    }
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        text = page.read_text().split("## How much faster")[1].split("\n## ")[0]
+        for name, ways in expected.items():
+            (row,) = re.findall(rf"^\| {name}.*$", text, re.MULTILINE)
+            assert re.findall(r"\d+\.\d", row) == [rows[way] for way in ways], page.name
+
+
+def test_the_diagrams_are_drawn_from_their_script():
+    """They are drawn anew after it has changed: python docs/assets/diagrams.py. Text can be read on the fill below it."""
+    script = runpy.run_path(str(ROOT / "docs" / "assets" / "diagrams.py"))
+    for name, draw in script["FILES"].items():
+        assert (ROOT / "docs" / "assets" / name).read_text() == draw(), name
+    papers = [script[name] for name in ("PAPER", "HOST", "GPU", "PLAIN")] + list(script["COLOURS"])
+    assert min(contrast(script["INK"], paper) for paper in papers) > 4.5
+    assert min(contrast(script[name], script["PAPER"]) for name in ("TEAL", "ORANGE")) > 4.5
+
+
+def test_the_tables_of_results_have_their_keys():
+    """Those of counters and of explain, and no others."""
+    text = (REFERENCE / "results.md").read_text()
+    counters, explained = text.split("## Explain")
+
+    def keys(part: str) -> set[str]:
+        rows = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
+        return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    of_counters = keys(counters) | set(re.findall(r"of them `(\w+)`", counters))
+    from dali_zarr.torch import Loader
+
+    with tempfile.TemporaryDirectory() as folder:
+        zarr.create_array(f"{folder}/a", data=np.zeros((8, 3), "f4"))
+        loader = Loader(folder, arrays=["a"], device="cpu", fillna=0.0)
+        next(iter(loader))
+        found = dali_zarr.counters(loader)
+        assert of_counters == set(found), of_counters ^ set(found)
+        found = dali_zarr.explain(folder, device="gpu", cache_size=1 << 20)
+    top, arrays, memory = re.split(r"Each of `arrays` has:|`memory` has:", explained)
+    for part, given in ((top, found), (arrays, found["arrays"][0]), (memory, found["memory"])):
+        assert keys(part) == set(given), keys(part) ^ set(given)
 
 
 def test_the_picture_of_training_has_the_numbers_of_its_table():

@@ -26,7 +26,8 @@ def called(run, path) -> tuple[dict[str, Any], Any]:
     (found,) = json.loads(out)
     _, text, _ = run("info", path)
     # The text has the same call, with the import that it needs.
-    assert f"    import dali_zarr.torch\n\n    loader = {found['suggested']}\n" in text
+    assert "".join(f"import dali_zarr.torch loader = {found['suggested']}".split()) in "".join(text.split())
+    assert all(len(line) <= 120 for line in text.splitlines() if " " in line.strip())
     assert "The loader delivers to the GPU if there is one." in text
     loader = eval(found["suggested"], {"dali_zarr": dali_zarr})
     assert len(loader) > 0

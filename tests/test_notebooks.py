@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import dali_zarr
 import numpy as np
 import pytest
@@ -89,6 +91,22 @@ def test_pictures(era5):
         next(iter(Loader(era5, arrays=["time"], **SMALL))).plot()
     with pytest.raises(AttributeError, match="doesn't come from a loader"):
         Batch({"t2m": torch.zeros(3)}).plot()
+
+
+def test_titles_and_units(era5, tmp_path):
+    """A title has the labels of the array's own dimensions alone; colours and axes have units, unless values are normalised."""
+    path = tmp_path / "units.zarr"
+    shutil.copytree(era5, path)
+    group = zarr.open_group(path)
+    group["t2m"].attrs.update({"units": "K", "long_name": "2 metre temperature"})
+    group["latitude"].attrs["units"] = "degrees_north"
+    given = {"path": path, "arrays": ["t2m", "z"], "sel": {"level": 500}, **SMALL}
+    figure = next(iter(Loader(**given))).plot()
+    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == ["t2m\ntime 2020-01-01", "z\ntime 2020-01-01, level 500"]
+    labels = {ax.get_ylabel() for ax in figure.axes}
+    assert {"2 metre temperature [K]", "latitude [degrees_north]"} <= labels
+    figure = next(iter(Loader(**given, mean={"t2m": 280, "z": 0}))).plot()
+    assert "2 metre temperature" in {ax.get_ylabel() for ax in figure.axes}
 
 
 def test_batches_and_loaders_as_text(era5):

@@ -6,6 +6,7 @@ import functools
 import json
 import warnings
 
+import dali_zarr
 import numpy as np
 import pytest
 import xarray
@@ -50,6 +51,29 @@ def same(source, target, names=None):
         assert want.shape == got.shape and np.dtype(want.dtype).newbyteorder("=") == got.dtype, name
         assert bits(want.astype(got.dtype)) == bits(got), name
     return other
+
+
+def test_the_function(tmp_path, run, capsys):
+    """It does what the command does; its messages name its own arguments."""
+    write_era5(tmp_path / "s", hours=20, chunk_hours=10, consolidated=True)
+    found = dali_zarr.rechunk(
+        tmp_path / "s", tmp_path / "t", chunks={"time": 1, "level": 1}, codec="zstd", arrays=["z"], isel={"time": slice(5, 12)},
+        dtype="float16", memory="64MiB", workers=1, verify=True,
+    )
+    words = "--chunks time=1,level=1 --codec zstd --arrays z --isel time=5:12 --dtype float16 --verify".split()
+    by_command = done(run, tmp_path / "s", tmp_path / "u", *words)
+    assert found["arrays"] == by_command["arrays"] and found["verified"] and not found["was_complete"] and found["why"] == []
+    same(tmp_path / "t", tmp_path / "u")
+    assert capsys.readouterr().err == ""
+    chosen = dali_zarr.rechunk(tmp_path / "s", tmp_path / "v", for_reader={"window": 2, "batch_size": 4}, arrays="t2m")
+    assert len(chosen["why"]) == 3 and chosen["why"][0].startswith("chunks time=2 (")
+    for arguments, message in (
+        ({"chunks": {"time": 0}}, "^dali_zarr: rechunk: chunks: expected DIM=EXTENT"),
+        ({"zarr_format": 4}, "rechunk: zarr_format: expected 2 or 3, but found 4"),
+        ({"for_reader": {"sel": {}}}, "rechunk: for_reader: expected arguments that say how samples are cut, but found sel"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dali_zarr.rechunk(tmp_path / "s", tmp_path / "w", **arguments)
 
 
 def test_chunks_by_dimension(tmp_path, run):

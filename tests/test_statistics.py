@@ -232,12 +232,16 @@ def test_two_processes(store, tmp_path):
     prints once."""
     path, values = store
     script = """
-import json, os, sys
+import json, os, sys, time
 import dali_zarr, dali_zarr.__main__, torch.distributed as dist
+from dali_zarr._statistics.files import Statistics
 path, out = sys.argv[1:]
 found = [dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4) for _ in range(2)]
 dist.init_process_group("gloo", init_method=f"file://{out}/init", rank=int(os.environ["RANK"]), world_size=2)
+save = Statistics.save
+Statistics.save = lambda *given: (time.sleep(0.3), save(*given))
 found.append(dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4, output=f"{out}/stats.json"))
+assert json.load(open(f"{out}/stats.json")) == found[-1]  # in all ranks
 sys.argv[1:] = ["statistics", path, "--arrays", "t2m", "z", "--output", f"{out}/by_command.zarr", "--quiet"]
 assert dali_zarr.__main__.main() == 0
 dist.barrier()
@@ -249,6 +253,7 @@ json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
     assert first == second and first[0] == first[1] == first[2] == json.loads((tmp_path / "stats.json").read_text())
     assert xr.open_zarr(tmp_path / "by_command.zarr")["array"].values.tolist() == ["t2m", "z"]
     assert out.count("t2m") == 1 and out.count("level=850") == 1
+    assert out.endswith(f"wrote {tmp_path}/by_command.zarr\n")
     agrees(first[0]["arrays"]["t2m"], reference(values["t2m"]))
     differences = values["z"].astype("f8")[6:] - values["z"].astype("f8")[:-6]
     for i in range(3):

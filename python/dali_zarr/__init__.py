@@ -12,7 +12,7 @@ Importing this package makes the operator known to DALI::
 :func:`zarr_reader` is the operator as a typed function; ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr`` are the
 same operator. :class:`dali_zarr.torch.Loader` gives batches without a pipeline.
 :func:`explain` says what a reader would do, :func:`counters` what one has done. :func:`statistics` finds what ``mean`` and
-``stddev`` take.
+``stddev`` take, and :func:`rechunk` writes a store in chunks that are faster to train from.
 """
 
 import importlib
@@ -27,6 +27,7 @@ from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
 from ._loading.mixture import Mixture, mix
 from ._reader import describe, zarr_reader
+from ._rechunk.function import rechunk
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
 from ._statistics.accepted import TakenArguments
@@ -34,7 +35,7 @@ from ._statistics.compute import statistics
 
 __all__ = [
     "DALI_VERSIONS", "BadChunk", "Explanation", "Mixture", "__version__", "bad_chunks", "counters", "error_details", "explain",
-    "from_xarray", "mix", "plugin_path", "splits", "statistics", "stats", "zarr_reader",
+    "from_xarray", "mix", "plugin_path", "rechunk", "splits", "statistics", "stats", "zarr_reader",
 ]
 __version__ = VERSION
 

@@ -43,16 +43,16 @@ def explain(
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
     Only metadata and coordinates are read: coordinates to look up labels, and to compare several stores. No GPU is
-    needed: for ``device="gpu"`` without a limit the default of 8 GiB is assumed.
+    needed: for ``device="gpu"`` without a limit the default of a GPU that has enough memory is assumed.
 
     Args:
         path: One store or several; none where all arrays have stores of their own.
-        batch_size: The pipeline's batch size.
-        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
+        batch_size: The pipeline's batch size. Default: 1.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it. Default: ``"cpu"``.
         drop_last: As of the loaders: whether ``batches_per_epoch`` leaves out a last batch that isn't full on all ranks.
         json: Whether to return the dictionary as JSON text.
         order: ``"pushed"`` where the caller says which samples come, as with a ``sampler`` or a stream. Then ``shuffled`` are the
-            reads of a random permutation of all samples, which ignores chunks.
+            reads of a random permutation of all samples, which ignores chunks. Default: ``"own"``.
         arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:

@@ -89,22 +89,22 @@ def zarr_reader(
         segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
             numbered over the whole dimension, whatever is selected of it. Default: all.
         missing_dates: What happens to samples that read dates whose data are missing, as stores of anemoi-datasets declare
-            them: ``"skip"`` leaves them out, ``"keep"`` delivers their NaNs.
+            them: ``"skip"`` leaves them out, ``"keep"`` delivers their NaNs. Default: ``"skip"``.
         fill_missing: What takes the place of data that are missing, so that no sample is left out: ``"previous"`` (the last element
             before), ``"linear"`` (the value between the nearest elements, by labels), ``"nan"`` or NaN, or ``"mean"`` (0 after
             normalisation). The mask of `return_mask` is False there. Dates that lie regularly between others and that no store has
             are missing too: they become elements like others.
         concat: How several stores are put together. ``"dims"`` joins them to one axis, along the first of `dims`.
             ``"samples"`` cuts samples from each store on its own, one store after the other. Then stores may have any
-            shapes, and a store in which no window fits has no samples.
-        cross_stores: Whether samples may reach from one store into the next.
+            shapes, and a store in which no window fits has no samples. Default: ``"dims"``.
+        cross_stores: Whether samples may reach from one store into the next. Default: ``True``.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"``, ``"edge"`` (the first
-            or last element inside is repeated) or ``"error"``.
+            or last element inside is repeated) or ``"error"``. Default: ``"drop"``.
         pad_before, pad_after: How many elements outside of its segment a window may begin or end, for each of `dims`, with
             ``"pad"`` or ``"edge"``: a segment of length ``L`` has windows from ``-pad_before`` to ``L - window + pad_after``.
             Default: one grid of starts for all segments.
-        fill_value: The value that ``"pad"`` fills in: a value of the output, rounded to the nearest one of its type. By
-            output.
+        fill_value: The value that ``"pad"`` fills in: a value of the output, rounded to the nearest one of its type. Default: 0.
+            By output.
         stack_arrays: One output of channels instead of one for each array.
         transpose: The order of a sample's dimensions in the output: names or their positions in the sample, as a list or as one
             text: ``"time ensemble cell variable"``, ``["t", "c", "y", "x"]``. ``...`` stands for all others. The channels of a
@@ -149,7 +149,7 @@ def zarr_reader(
         weights: How often each sample comes, relative to the others, one number for each, given as `starts` is. Samples are drawn,
             as by torch's ``WeightedRandomSampler``.
         num_samples: With `weights`: samples in an epoch. Default: as many as there are.
-        replacement: With `weights`: whether a sample may come several times in an epoch.
+        replacement: With `weights`: whether a sample may come several times in an epoch. Default: ``True``.
         seed: Seed of the order and of `random_crop`, the same on all shards. The default is a fixed seed. The pipeline's
             seed is another one, and may differ on each rank.
         shard_id, num_shards: Which part of the samples this reader delivers.
@@ -157,25 +157,27 @@ def zarr_reader(
         pad_last_batch: Repeat a shard's last sample until all shards have equally many full batches.
 
     Resources:
-        decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
+        decode_device: Where chunks are decoded: ``"auto"`` (on the GPU, where it can), ``"gpu"`` (an error where it can't) or
+            ``"cpu"``. Default: ``"auto"``.
         on_bad_chunk: What becomes of a chunk whose bytes can't be decoded: ``"error"``; ``"nan"`` (its elements are NaN, or in
             outputs of whole numbers the fill value); or ``"skip"`` (the next sample instead of one that needs it).
-            :func:`dali_zarr.bad_chunks` lists them.
+            :func:`dali_zarr.bad_chunks` lists them. Default: ``"error"``.
         prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most. With ``device="cpu"``
             also no more than 512 MiB in all, but at least 4 batches.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.
-        cache_validate: Ask the store, once for each object, whether what `cache_dir` holds of it is still current.
-        io, use_o_direct: How chunks of local stores are read: ``"posix"`` or ``"gds"``; whether past the
-            page cache.
+        cache_validate: Ask the store, once for each object, whether what `cache_dir` holds of it is still current. Default:
+            ``True``.
+        io: How chunks of local stores are read: ``"posix"``, or ``"gds"`` by GPUDirect Storage. Default: ``"posix"``.
+        use_o_direct: Whether local stores are read past the page cache.
         io_threads: Threads that read local stores, or drive the requests to remote ones.
         io_concurrency: Requests to remote stores under way at a time.
         decode_threads: Threads that decode on the CPU. By default there is one for each core, and half of them decode
             chunks that a GPU could decode while a model trains.
 
     As every operator of DALI:
-        device: Where batches are delivered.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``. Default: ``"cpu"``.
         name: The reader's name, for iterators and checkpoints.
         preserve, bytes_per_sample_hint: See DALI.
 

@@ -1,16 +1,30 @@
 """Numbers and explanations as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
 
+import math
+import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+# Columns of text that isn't written to a terminal.
+_COLUMNS = 120
+
 
 def size(n: float) -> str:
     """Formats a number of bytes, such as ``1.5 GiB``."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for unit, name in _UNITS:
         if n >= unit:
             return f"{n / unit:.1f} {name}"
     return "1 byte" if n == 1 else f"{n:.0f} bytes"
+
+
+def limit(n: int) -> str:
+    """Formats a number of bytes that is needed at least, rounded up: what is shown is enough if it is given as a limit."""
+    for unit, name in _UNITS:
+        if n >= unit:
+            return f"{math.ceil(n / unit * 10) / 10:.1f} {name}"
+    return size(n)
 
 
 def shape(extents: Iterable[int]) -> str:
@@ -23,9 +37,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
-def number_of(count: int, what: str) -> str:
+def number_of(count: float, what: str) -> str:
     """Formats a count with its noun, in the plural unless it is 1."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    text = _number(count)
+    plural = "batches" if what == "batch" else f"{what}s"
+    return f"{text} {what if text == '1' else plural}"
 
 
 def _bits(output: dict[str, Any]) -> str:
@@ -44,7 +60,7 @@ def _samples(e: dict[str, Any]) -> str:
         text += " of those that start where a table says" if e["weighted"] else " starts from a table"
     if e["num_shards"] > 1:
         text += f" in {e['num_shards']} shards, {e['samples_of_this_shard']} in this one"
-    return f"{text}; {e['batches_per_epoch']} batches of {e['batch_size']} per epoch, to the {e['device'].upper()}"
+    return f"{text}; {number_of(e['batches_per_epoch'], 'batch')} of {e['batch_size']} per epoch, to the {e['device'].upper()}"
 
 
 def read_as(array: Mapping[str, Any]) -> str:
@@ -79,10 +95,11 @@ def _array(a: dict[str, Any]) -> list[str]:
             number, apart, beside = max(told["window"], 1), abs(told["distance"]), told["beside"]
             begin = "begin where its box does" if beside < 0.01 else f"begin up to {_number(beside)} elements beside its box"
             lines.append(f"  along {dim} a sample takes {number_of(number, 'element')} of {apart:g}, which {begin}")
+    one = _number(a["chunks_per_sample"]) == "1"
     lines.append(
-        f"  a sample takes {size(a['bytes_per_sample'])} of {_number(a['chunks_per_sample'])} chunks with "
-        f"{size(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])} times as many); "
-        f"{size(a['chunk_bytes_read_per_sample'])} are read for it"
+        f"  sample {size(a['bytes_per_sample'])}; its {'chunk' if one else number_of(a['chunks_per_sample'], 'chunk')} "
+        f"{size(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])}x); decoded per sample "
+        f"{size(a['chunk_bytes_read_per_sample'])}"
     )
     reads = a["reads_per_chunk"]
     lines.append(f"  reads of a chunk per epoch: {_number(reads['in_order'])} in order, {_number(reads['shuffled'])} shuffled")
@@ -96,7 +113,7 @@ def _reads(e: dict[str, Any]) -> str:
     order = "if its samples come once, at random" if is_pushed else e["order"].replace("_", " ")
     text = "order: the caller's\n" if is_pushed else ""
     text += (
-        f"reads per epoch ({order}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
+        f"reads per epoch ({order}): {number_of(reads['reads'], 'read')} of {number_of(reads['chunks'], 'chunk')}, "
         f"{size(reads['chunk_bytes_read'])} decoded"
     )
     unhurried = e["reads"]["unhurried"]
@@ -110,42 +127,44 @@ def _shuffle(e: dict[str, Any]) -> list[str]:
     if e["order"] != "shuffled" or e["weighted"] or s["blocks_of_batch"] > 0.95 * s["blocks_of_batch_if_uniform"]:
         return []
     return [
-        f"shuffled in windows of {s['initial_fill']} samples: a batch has samples of {_number(s['blocks_of_batch'])} blocks that "
-        f"share chunks, of {_number(s['blocks_of_batch_if_uniform'])} if all samples were shuffled together, with "
-        f"{size(s['chunk_bytes_if_uniform'])} of chunks",
+        f"shuffled in windows of {s['initial_fill']} samples: a batch draws from {_number(s['blocks_of_batch'])} blocks of samples "
+        f"that share chunks; shuffled over the whole epoch it would draw from {_number(s['blocks_of_batch_if_uniform'])}, and need "
+        f"{size(s['chunk_bytes_if_uniform'])} of memory for chunks",
     ]
 
 
 def _memory(m: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for which in ("device", "host"):
-        limit = m[f"{which}_memory_limit"]
-        if limit is not None:
+        given_limit = m[f"{which}_memory_limit"]
+        if given_limit is not None:
             given = "given" if m[f"{which}_memory_limit_given"] else "default"
             smallest = m[f"smallest_{which}_memory_limit"]
             used = m.get(f"{which}_memory_used")
-            used = "" if used is None else f", of which {size(used)} are used"
-            lines.append(f"{which} memory: {size(limit)} ({given}){used}, at least {smallest} bytes")
+            used = "" if used is None else f", {size(used)} of it used"
+            lines.append(f"{which} memory: {size(given_limit)} ({given}){used}; at least {limit(smallest)}")
     if m["refused"]:
         lines.append("refused; with the smallest limits:")
-    lanes = f", {m['lanes']} lanes of {size(m['wave_bytes'])}" if m["lanes"] else ""
+    sets = ""
+    if m["lanes"]:
+        sets = f"; the GPU decodes {number_of(m['lanes'], 'set')} of chunks at a time, each of {size(m['wave_bytes'])}"
     lines.append(
-        f"which allows: {m['batches_in_preparation']} batches in preparation and plans for {m['batches_planned_ahead']} more, "
-        f"{m['chunks_in_flight']} chunks in flight, {size(m['decoded_bytes_kept'])} for chunks; {m['io_threads']} threads "
-        f"read, {m['decode_threads']} decode{lanes}"
+        f"this allows: {number_of(m['batches_in_preparation'], 'batch')} in preparation and {m['batches_planned_ahead']} more "
+        f"planned; {number_of(m['chunks_in_flight'], 'chunk')} in flight; {size(m['decoded_bytes_kept'])} for decoded chunks{sets}"
     )
+    lines.append(f"threads: {m['io_threads']} read, {m['decode_threads']} decode")
     return lines
 
 
 def _cache(c: dict[str, Any]) -> list[str]:
     lines: list[str] = []
-    for where, limit, ratio in (("host memory", "memory", "memory_ratio"), (c["directory"], "disk", "disk_ratio")):
-        if c[limit] is None:
+    for where, kind, ratio in (("host memory", "memory", "memory_ratio"), (c["directory"], "disk", "disk_ratio")):
+        if c[kind] is None:
             continue
         # Some percent of a cache go to its records of the chunks.
         needed = c[ratio] / 0.95
         fits = "they fit" if needed <= 1 else f"they fit if encoded they are {_number(needed)} times smaller"
-        lines.append(f"cache: {size(c[limit])} in {where}; an epoch's chunks are {size(c['epoch_bytes'])} decoded: {fits}")
+        lines.append(f"cache: {size(c[kind])} in {where}; an epoch's chunks are {size(c['epoch_bytes'])} decoded: {fits}")
     return lines
 
 
@@ -201,11 +220,16 @@ def explanation_text(e: dict[str, Any]) -> str:
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_shuffle(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]
-    lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
+    lines += [f"advice: {text}" for text in e["advice"]] or ["advice: none"]
     return "\n".join(wrapped(line) for line in lines)
 
 
+def columns() -> int:
+    """Returns how wide text may be: the terminal's width, or that of ``COLUMNS``."""
+    return max(shutil.get_terminal_size((_COLUMNS, 24)).columns, 40)
+
+
 def wrapped(line: str) -> str:
-    """Wraps a line at 120 columns; names and paths stay whole."""
+    """Wraps a line to fit the terminal; names and paths stay whole."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(line, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from . import _arguments, _dali, _handles
+from . import _arguments, _dali, _gpu, _handles
 from ._arguments import names, tables, values
 from ._loading import agreement
 
@@ -19,6 +19,8 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
         arguments = _handles.translated(arguments)
         if check_names:
             names.check(arguments)
+            if arguments.get("device") == "gpu" and (why := _gpu.why_none()):
+                raise RuntimeError(f"zarr_reader: device: {why}; write device=\"cpu\", and device_id=None of the pipeline")
             agreement.compare_operators(arguments)
         given = _arguments.to_operator(arguments)
         result = function(*positional, **given)

@@ -165,7 +165,7 @@ class Loader(Rollouts):
         Args:
             path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this process, over all of its devices. Default: 1, or ``batch_sampler.batch_size``.
-            device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
+            device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one. Default: ``"auto"``.
             sampler, batch_sampler: As of :class:`dali_zarr.torch.Loader`: the samples of this process.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own, as a rank of its own. ``uneven="exact"``

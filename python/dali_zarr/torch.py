@@ -96,6 +96,7 @@ class Loader(Rollouts, BaseLoader[Batch]):
             uneven: What becomes of samples that can't be divided equally among the ranks. ``"repeat"``: ranks with one
                 sample less repeat their last one. ``"drop"``: ranks with one sample more leave it out. ``"exact"``: neither;
                 the last batch may be shorter, or even empty, on some ranks. ``batch.is_repeated`` tells the repetitions.
+                Default: ``"repeat"``.
             process_group: The group of processes whose ranks share the samples. Default: all ranks of
                 ``torch.distributed``, else those of torchrun's environment, as they are when the first batch is asked
                 for.
@@ -110,7 +111,7 @@ class Loader(Rollouts, BaseLoader[Batch]):
                 Others differ by one element at most, as torch's ``tensor_split`` makes them. :attr:`read_parts` tells them.
             transform: A function of DALI's operators, run in the same pipeline: from the outputs by name (nested as the batch is)
                 to a dictionary of outputs by name.
-            num_threads: Threads of DALI's for the transform.
+            num_threads: Threads of DALI's for the transform. Default: 2.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
             collate: What ragged outputs become. ``"nested"``: nested tensors, which share DALI's memory. ``"list"``: lists of
                 tensors, which share it too. Default: ``"nested"``, or ``"list"`` for outputs whose samples differ in other

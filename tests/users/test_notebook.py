@@ -18,6 +18,8 @@ def test_a_notebook(reanalysis, monkeypatch):
     monkeypatch.setenv("STORE", str(reanalysis))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     notebook = nbformat.read(EXAMPLES / "notebooks" / "first_look.ipynb", as_version=4)
+    stored = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(stored) and "/" not in stored[1][-1].data["text/plain"] and len(stored[3][-1].data["image/png"]) > 10_000
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "samples: 24; 6 batches of 4 per epoch" in shown[0][-1].text

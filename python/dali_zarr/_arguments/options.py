@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 # Options that may be lists. None in a list becomes an empty entry.
@@ -40,7 +40,7 @@ _FSSPEC_OF = {
 }
 
 
-def to_strings(options: Mapping[Any, Any], stores: Iterable[str] = ()) -> list[str]:
+def to_strings(options: Mapping[Any, Any], stores: Sequence[str] = ()) -> list[str]:
     """Converts a dictionary to the operator's form, ``["NAME=VALUE", ...]``. ``stores``: where the stores are.
 
     Raises:
@@ -53,6 +53,8 @@ def to_strings(options: Mapping[Any, Any], stores: Iterable[str] = ()) -> list[s
             schemes = [store.partition("://")[0] for store in stores if "://" in store]
             if schemes and all(scheme == schemes[0] for scheme in schemes):
                 instead = _FSSPEC_OF.get(schemes[0], {}).get(name, instead)
+            if stores and not any("://" in store for store in stores) and "virtual_chunks" not in options:
+                instead += ". These stores are local and take none: leave it out, or give the URL of a remote store"
             raise ValueError(f"zarr_reader: storage_options: {name!r} is fsspec's name of an option; {instead}")
     endpoint = options.get("aws_endpoint", options.get("endpoint", ""))
     allowed = any(name in options for name in ("aws_allow_http", "allow_http")) or "AWS_ALLOW_HTTP" in os.environ

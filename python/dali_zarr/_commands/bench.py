@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _arguments, _dali, _progress
+from .. import _arguments, _dali, _gpu, _progress
 from .._inspect import counters, explained
 from .._selection.axes import Axes
 from .._text import shape, size, wrapped
@@ -40,6 +40,8 @@ def bench(path: str | list[str] | None, options: Mapping[str, Any], show: bool) 
     batch_size, device = given.pop("batch_size", 16), given.pop("device", "cpu")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(f"--seconds: expected a number of seconds, found {seconds!r}")
+    if device == "gpu" and (why := _gpu.why_none()):
+        raise RuntimeError(f"--device gpu: {why}; give --device cpu")
     plan = explained(path=path, batch_size=batch_size, device=device, **given)
     if not isinstance(plan, dict):
         raise TypeError("explain gave no dictionary")
@@ -156,7 +158,7 @@ def _bounds(measured: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     stage = max(shares, key=lambda name: shares[name])
     if shares[stage] >= _BUSY:
         return "reading: the store or its disk, or the number of io_threads" if stage == "reading" else "the decode_threads"
-    return f"no single part: {most} takes most of the time, and chunks in flight are few for the threads"
+    return f"no single part: {most} takes most of the time; more chunks in flight would keep more threads busy"
 
 
 def _faster_chunks(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

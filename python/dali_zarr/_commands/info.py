@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .._text import number_of, read_as, shape, size, wrapped
+from .._text import columns, number_of, read_as, shape, size, wrapped
 from . import keys, owned, suggest
 from .arrays import ReadableArray, RefusedArray, listed
 
@@ -61,12 +62,29 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [wrapped(line) for line in lines]
     if found["suggested"]:
         about = f" ({found['about']})" if found["about"] else ""
-        lines += ["", f"To read it{about}:", "", "    import dali_zarr.torch", "", f"    loader = {found['suggested']}", ""]
-        lines.append("The loader delivers to the GPU if there is one. For a GPU:")
+        lines += ["", f"To read it{about}:", "", "    import dali_zarr.torch", "", *_call(found["suggested"]), ""]
+        lines.append("The loader delivers to the GPU if there is one.")
         shown = ", ".join(f"{one['name']} {shape(one['shape'])} {one['dtype']}" for one in found["explained"]["outputs"])
-        lines.append(f"{number_of(found['explained']['samples'], 'sample')}: {shown}")
+        lines.append(wrapped(f"{number_of(found['explained']['samples'], 'sample')}: {shown}"))
         lines += [wrapped(f"advice: {one}") for one in found["explained"]["advice"]]
     return "\n".join(lines)
+
+
+def _call(text: str) -> list[str]:
+    """Returns the lines of an assignment of a call; arguments stay whole."""
+    line = f"    loader = {text}"
+    call = cast("ast.Call", ast.parse(text, mode="eval").body)
+    if len(line) <= columns():
+        return [line]
+    arguments = [ast.get_source_segment(text, node) or "" for node in (*call.args, *call.keywords)]
+    lines = [f"    loader = {ast.unparse(call.func)}(", f"        {arguments[0]}"]
+    for argument in arguments[1:]:
+        lines[-1] += ","
+        if len(lines[-1]) + len(argument) + 2 > columns():
+            lines.append(f"        {argument}")
+        else:
+            lines[-1] += f" {argument}"
+    return [*lines, "    )"]
 
 
 def _described(array: Mapping[str, Any]) -> list[str]:

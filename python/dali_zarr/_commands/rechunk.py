@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .._arguments import values
-from .._rechunk import advise, options, run, source
+from .._rechunk import function, options
 from .._text import number_of, shape, size, wrapped
 
 ARGUMENTS = options.ARGUMENTS
 
 
 def rechunk(paths: list[str], given: Mapping[str, Any], show: bool) -> dict[str, Any]:
-    """Returns the report of :func:`dali_zarr._rechunk.run.rechunk`, and under ``why`` the reasons for what ``--for``
-    chose.
+    """Returns the report of :func:`dali_zarr.rechunk`.
 
     Raises:
         ValueError, TypeError, IndexError, ImportError, RuntimeError: As that function.
     """
     if len(paths) != 2:
         raise ValueError(f"expected SOURCE and TARGET before the options, but found {number_of(len(paths), 'path')}")
-    asked = options.parsed(given)
-    why: tuple[str, ...] = ()
-    if given.get("for") is not None:
-        text = ", ".join(map(str, values.items(given["for"])))
-        advice = advise.advise(source.read(paths[0], asked), asked, text)
-        asked, why = advice.options, advice.why
-        if show:
-            # Before the work, which may take hours.
-            print("\n".join(map(wrapped, why)), file=sys.stderr)
-    return run.rechunk(paths[0], paths[1], asked, show) | {"why": list(why)}
+    return function.rechunked(paths[0], paths[1], given, show)
 
 
 def text(found: Mapping[str, Any]) -> str:

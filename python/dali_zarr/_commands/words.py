@@ -124,8 +124,27 @@ def _converted(name: str, words: Sequence[str]) -> list[Any]:
     if name == "pick":
         return [_picked(word) for word in found]
     if name == "arrays":
-        return _arrays(found)
+        return _arrays([part for word in found for part in ([word] if names.is_location(word) else word.split(","))])
+    if name == "storage_options":
+        return _options(found)
+    if name in by_name.PER_DIM:
+        found = [part for word in found for part in _dims_of(word)]
     return _by_name(name, found) if name in by_name.PER_DIM | by_name.PER_OUTPUT else found
+
+
+def _dims_of(word: Any) -> list[Any]:
+    """Converts ``DIM=VALUE,DIM=VALUE`` to ``DIM=VALUE`` words; returns any other word as it is, such as
+    ``OUTPUT=DIM=VALUE,DIM=VALUE``."""
+    parts = word.split(",") if isinstance(word, str) else []
+    return parts if len(parts) > 1 and all(part.count("=") == 1 for part in parts) else [word]
+
+
+def _options(words: list[Any]) -> list[Any]:
+    """Converts ``NAME=VALUE`` words to a single dictionary, whose names are checked; returns other words as they are, which the
+    reader refuses."""
+    entries = [str(word).partition("=") for word in words]
+    is_named = bool(entries) and all(name and equals for name, equals, _ in entries)
+    return [{name: value for name, _, value in entries}] if is_named else words
 
 
 def _value(name: str, text: str) -> Any:

@@ -38,6 +38,11 @@ class Labels:
             self._axes = Axes.of_reader(self._arguments)
         return self._axes
 
+    @property
+    def is_normalised(self) -> bool:
+        """Whether a mean is taken from values, or they are divided by a standard deviation."""
+        return any(self._arguments.get(name) is not None for name in ("mean", "stddev"))
+
     def _is_ragged(self) -> bool:
         return any(self._arguments.get(name) for name in RAGGED)
 

@@ -116,20 +116,38 @@ def field_of(output: Output, sample: int) -> Any:
         found = output.labels.of(output.index[sample : sample + 1 or None], output.source.offset, output.source.array)
     except (ImportError, RuntimeError, ValueError, AttributeError):
         found = {}
+    # A label of another array's dimension says nothing about this one.
+    own = axes.names() if output.source.array is None else axes.stored(output.source.array)
     for dim, label in found.items():
-        if dim not in dims and label.ndim == 1:
+        if dim not in dims and dim in own and label.ndim == 1:
             coords[dim] = label[0]
         elif dim in dims and label.ndim == 2 and label.shape[1] == values.shape[dims.index(dim)]:
             coords[dim] = (dim, label[0])
     for dim, length in zip(dims, values.shape, strict=True):
         known = None if dim in coords else _coordinates(axes, dim)
         if known is not None and known.shape == (length,) and known.dtype.kind in "iufM":
-            coords[dim] = (dim, known)
+            coords[dim] = (dim, known, _described_by(axes.variable(dim, 0).attrs))
     for channel in {*dims} - {*axes.names()} if output.source.array is None else ():
         names = _channels(axes, output.labels)
         if len(names) == values.shape[dims.index(channel)]:
             coords[channel] = (channel, names)
-    return xarray.DataArray(values, dims=dims, coords=coords, name=output.title)
+    return xarray.DataArray(values, dims=dims, coords=coords, name=output.title, attrs=_attributes(axes, output))
+
+
+def _attributes(axes: Axes, output: Output) -> dict[str, Any]:
+    """Returns the attributes by which xarray labels an output's colours. A stack has no units in common, and normalised
+    values have none."""
+    if output.source is None or output.source.array is None:
+        return {}
+    try:
+        found = _described_by(axes.attributes(output.source.array))
+    except (ImportError, RuntimeError, ValueError):
+        return {}
+    return {name: value for name, value in found.items() if name != "units" or not output.labels.is_normalised}
+
+
+def _described_by(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: attributes[name] for name in ("long_name", "standard_name", "units") if isinstance(attributes.get(name), str)}
 
 
 def _dropped(axes: Axes, labels: Labels, array: Array | None) -> set[str]:

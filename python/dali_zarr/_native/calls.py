@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
 
-from .._failures import Failure
+from .._failures import Failure, attach, failure_of
 from .library import check, loaded
 from .waits import interruptible
+
+# The most arrays that a message suggests.
+_NAMED = 8
 
 
 def operator_error(text: str) -> Failure | None:
@@ -34,7 +39,31 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
         check(loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
         return json.loads(text.value or b"{}")
 
-    return interruptible(work)
+    try:
+        return interruptible(work)
+    except ValueError as error:
+        failure = failure_of(error)
+        chosen = _data_arrays(spec) if failure is not None and "expected arrays to be named, since it" in failure.raw else []
+        if failure is None or not chosen:
+            raise
+        raise attach(ValueError(f"{error}; give arrays, such as arrays={chosen!r}"), failure) from None
+
+
+def _data_arrays(spec: Mapping[str, Any]) -> list[str]:
+    """Returns arrays of a store that go together: the largest, and those with its first dimension and at most one dimension
+    less. Coordinates aren't among them. Empty where the store can't be listed."""
+    paths: Any = spec.get("path")
+    place: dict[str, Any] = {"path": paths[0] if isinstance(paths, list) and paths else paths, "device": "cpu"}
+    try:
+        listed = arrays({name: spec[name] for name in ("storage_options",) if name in spec} | place)["arrays"]
+    except (ValueError, TypeError, RuntimeError):
+        return []
+    found = [one for one in listed if one["refused"] is None and len(one["dims"]) > 1]
+    largest = max(found, key=lambda one: (len(one["dims"]), math.prod(one["shape"])), default=None)
+    if largest is None:
+        return []
+    least = max(2, len(largest["dims"]) - 1)
+    return [one["name"] for one in found if one["dims"][:1] == largest["dims"][:1] and len(one["dims"]) >= least][:_NAMED]
 
 
 def arrays(spec: dict[str, Any]) -> dict[str, Any]:

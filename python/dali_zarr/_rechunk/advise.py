@@ -88,13 +88,16 @@ def _value(name: str, node: ast.expr) -> Any:
         raise ValueError(f"--for: {name}: expected a number, text, a list or a dictionary, found {ast.unparse(node)}") from None
 
 
-def advise(source: Source, options: Options, text: str) -> Advice:
-    """Chooses what ``options`` leave open.
+def advise(source: Source, options: Options, arguments: Mapping[str, Any]) -> Advice:
+    """Chooses what ``options`` leave open, for a reader with these arguments.
 
     Raises:
         ValueError, TypeError, IndexError: The reader's arguments are wrong.
     """
-    given = arguments(text)
+    given = dict(arguments)
+    refused = next((name for name in given if name in _REFUSED), None)
+    if refused is not None:
+        raise ValueError(f"--for: expected arguments that say how samples are cut, but found {refused}")
     arrays = wanted(source, replace(options, chunks=None, shards=None, codec=options.codec))
     read = _read(arrays, given, source)
     if not isinstance(given.get("arrays"), Mapping):
@@ -229,9 +232,10 @@ def _why_chunks(array: Wanted, best: _TrialResult, now: _TrialResult) -> str:
     extents = [_extent(best.chunks.get(dim, -1), length) for dim, length in zip(array.dims, array.shape, strict=True)]
     told = ",".join(f"{dim}={extent}" for dim, extent in best.chunks.items()) or "whole"
     return (
-        f"chunks {told}: {shape(extents)}, {size(math.prod(extents) * array.dtype.itemsize)}; a sample takes "
-        f"{number_of(round(best.count), 'chunk')}, and {best.decoded:.2f} bytes are decoded for each that is delivered; with the "
-        f"source's chunks of {shape(array.chunks)} {number_of(round(now.count), 'chunk')} and {now.decoded:.2f} bytes"
+        f"chunks {told} ({shape(extents)}, {size(math.prod(extents) * array.dtype.itemsize)}): a sample needs "
+        f"{number_of(round(best.count), 'chunk')}, and {best.decoded:.2f} bytes are decoded for each byte of a batch. With the "
+        f"source's chunks of {shape(array.chunks)} it needs {number_of(round(now.count), 'chunk')}, and {now.decoded:.2f} bytes "
+        "are decoded"
     )
 
 

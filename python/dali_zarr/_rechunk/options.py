@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -96,9 +96,11 @@ def _check_method(given: Mapping[str, Any]) -> None:
 
 
 def extents(name: str, given: Any) -> dict[str, int] | None:
-    """Converts ``DIM=EXTENT,DIM=EXTENT`` to a dictionary."""
+    """Converts ``DIM=EXTENT,DIM=EXTENT``, or a dictionary, to a dictionary whose entries are checked."""
     if given is None:
         return None
+    if isinstance(given, Mapping):
+        given = [f"{dim}={extent}" for dim, extent in cast("Mapping[str, Any]", given).items()]
     found: dict[str, int] = {}
     for word in [word for text in _listed(given) for word in str(text).split(",")]:
         dim, _, text = word.strip().rpartition("=")
@@ -142,6 +144,8 @@ def _pairs(name: str, given: Any) -> dict[str, str]:
     """Converts ``NAME=VALUE ...`` to a dictionary."""
     if given is None:
         return {}
+    if isinstance(given, Mapping):
+        return {str(key): str(value) for key, value in cast("Mapping[Any, Any]", given).items()}
     found: dict[str, str] = {}
     for word in _listed(given):
         key, equals, value = str(word).partition("=")

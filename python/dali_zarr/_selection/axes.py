@@ -198,6 +198,16 @@ class Axes:
             found.append(np.asarray(variable.values))
         return found
 
+    def attributes(self, output: str) -> dict[str, Any]:
+        """Returns the attributes of an output's array, in the first store.
+
+        Raises:
+            ValueError, RuntimeError: They can't be read.
+        """
+        number = next(i for i, array in enumerate(self.arrays) if array.output == output)
+        found = self._labels.find(number, 0, None, 0)
+        return {} if found is None else found["attributes"]
+
     def _place(self, array: Array, store: int) -> tuple[str, str]:
         """The location of an array's store and the array's name, for messages."""
         return (array.name if array.is_own else self.paths[store]), array.name

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _progress
+from .. import _arguments, _gpu, _progress
 from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.epochs import Ending
@@ -70,6 +70,7 @@ def statistics(
         batch_size: The most elements along the first of ``dims`` that are read at a time. Default: about 64 MiB of
             them, which is the limit in any case.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"`` (or ``"cuda"``). A GPU decodes; sums are the CPU's.
+            Default: ``"cpu"``.
         device_id: The GPU. Default: ``LOCAL_RANK`` of torchrun's environment, else 0.
         output: Where to write them (by the process of rank 0), for ``mean`` and ``stddev`` of readers: a Zarr group where the name
             ends in ``.zarr``, else JSON.
@@ -134,8 +135,13 @@ def statistics(
             for i, (name, one, is_decoded, fill) in enumerate(zip(names, sums, blocks.decoded, filled, strict=True))
         },
     })
-    if output is not None and rank == 0:
-        found.save(output)
+    if output is not None:
+        try:
+            if rank == 0:
+                found.save(output)
+        finally:
+            # No rank returns before the file is there: readers of all ranks may take it next.
+            gather.gathered(None, rank, world, process_group)
     return found
 
 
@@ -181,6 +187,8 @@ def _device(device: Any, device_id: int | None) -> tuple[str, int | None]:
         raise ValueError(f"dali_zarr: statistics: device: expected 'cpu' or 'gpu', but found {str(device)!r}")
     if kind == "cpu":
         return "cpu", None
+    if why := _gpu.why_none():
+        raise RuntimeError(f"dali_zarr: statistics: device: {why}; leave device out")
     if device_id is None:
         device_id = int(number) if number else ranks.of_environment("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
     return "gpu", device_id
