@@ -10,7 +10,7 @@ use super::chain::Step;
 use super::codec_entry::{CodecEntry, Fields, Format};
 use super::compressor::Compressor;
 use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, Predictor, ScaleOffset, Shuffle};
-use super::images::{Image, Png};
+use super::images::{Image, Jpeg, Png};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use Entry::{Bytes, Elements, Image as Picture, Refused};
@@ -63,6 +63,8 @@ const CODECS: &[(&str, Entry)] = &[
     ("imagecodecs_delta", Elements(|c| made(Predictor::delta(c)?))),
     ("imagecodecs_floatpred", Elements(|c| made(Predictor::floating(c)?))),
     ("HorizontalDeltaCodec", Elements(|c| made(Predictor::horizontal(c)?))),
+    ("imagecodecs_jpeg", Picture(|c| made(Image::new(c, Jpeg::parse(c)?)?))),
+    ("jpeg", Picture(|c| made(Image::new(c, Jpeg::extension(c)?)?))),
     ("imagecodecs_png", Picture(|c| made(Image::new(c, Png::parse(c)?)?))),
     ("json", Refused("any Python object")),
     ("json2", Refused("any Python object")),
@@ -81,7 +83,7 @@ pub(super) fn find(name: &str, format: Format) -> Option<Entry> {
     let last = name.rsplit('/').next()?;
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
     let other = match format {
-        Format::V2 => matches!(plain, "scale_offset" | "cast_value" | "lzw" | "HorizontalDeltaCodec"),
+        Format::V2 => matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "HorizontalDeltaCodec"),
         // In v3 "packbits" without a prefix is a serializer, not numcodecs' filter.
         Format::V3 => last == "packbits",
     };

@@ -12,10 +12,12 @@
 //! [imagecodecs.zarr]: https://github.com/cgohlke/imagecodecs/blob/master/imagecodecs/zarr.py
 
 mod fit;
+mod jpeg;
 mod png;
 mod step;
 #[cfg(test)]
 mod tests;
 
+pub(super) use jpeg::Jpeg;
 pub(super) use png::Png;
 pub(super) use step::Image;
