@@ -10,7 +10,7 @@ use super::chain::Step;
 use super::codec_entry::{CodecEntry, Fields, Format};
 use super::compressor::Compressor;
 use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, Predictor, ScaleOffset, Shuffle};
-use super::images::{Image, Jpeg, Png};
+use super::images::{Image, Jpeg, JpegXl, Png, WebP};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use Entry::{Bytes, Elements, Image as Picture, Refused};
@@ -60,11 +60,16 @@ const CODECS: &[(&str, Entry)] = &[
     ("lzw", Bytes(|c| made(lzw(c)?))),
     ("imagecodecs_lzw", Bytes(|c| made(lzw(c)?))),
     ("imagecodecs_deflate", Bytes(|c| made(deflate(c)?))),
+    ("imagecodecs_zlib", Bytes(|c| made(leveled(c, Compression::Zlib)?))),
+    ("imagecodecs_zstd", Bytes(|c| made(leveled(c, Compression::Zstd)?))),
     ("imagecodecs_delta", Elements(|c| made(Predictor::delta(c)?))),
     ("imagecodecs_floatpred", Elements(|c| made(Predictor::floating(c)?))),
     ("HorizontalDeltaCodec", Elements(|c| made(Predictor::horizontal(c)?))),
     ("imagecodecs_jpeg", Picture(|c| made(Image::new(c, Jpeg::parse(c)?)?))),
     ("jpeg", Picture(|c| made(Image::new(c, Jpeg::extension(c)?)?))),
+    ("imagecodecs_jpegxl", Picture(|c| made(Image::new(c, JpegXl::parse(c)?)?))),
+    ("jpegxl", Picture(|c| made(Image::new(c, JpegXl::extension(c)?)?))),
+    ("imagecodecs_webp", Picture(|c| made(Image::new(c, WebP::parse(c)?)?))),
     ("imagecodecs_png", Picture(|c| made(Image::new(c, Png::parse(c)?)?))),
     ("json", Refused("any Python object")),
     ("json2", Refused("any Python object")),
@@ -83,7 +88,9 @@ pub(super) fn find(name: &str, format: Format) -> Option<Entry> {
     let last = name.rsplit('/').next()?;
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
     let other = match format {
-        Format::V2 => matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "HorizontalDeltaCodec"),
+        Format::V2 => {
+            matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "jpegxl" | "HorizontalDeltaCodec")
+        }
         // In v3 "packbits" without a prefix is a serializer, not numcodecs' filter.
         Format::V3 => last == "packbits",
     };
@@ -102,6 +109,12 @@ fn made(step: impl Step + 'static) -> Result<Option<Box<dyn Step>>> {
 fn lzw(entry: &CodecEntry<'_>) -> Result<Compressor> {
     Fields { decoding: &[], encoding: &[] }.check(entry)?;
     Ok(Compressor::Lzw)
+}
+
+/// Reads the configuration of a compressor of imagecodecs that has nothing but a level.
+fn leveled(entry: &CodecEntry<'_>, compression: Compression) -> Result<Compressor> {
+    Fields { decoding: &[], encoding: &["level"] }.check(entry)?;
+    Ok(Compressor::Common(compression))
 }
 
 /// Reads the configuration of `imagecodecs_deflate`: zlib's format, or deflate alone if it is `raw`.

@@ -101,7 +101,7 @@ impl Jpeg {
     /// If a field is wrong or unknown.
     pub(crate) fn extension(entry: &CodecEntry<'_>) -> Result<Self> {
         Fields { decoding: &["quality", "encoded_color_space", "subsampling"], encoding: &[] }.check(entry)?;
-        if entry.field("quality").is_some_and(|value| !value.as_u64().is_some_and(|quality| quality <= 100)) {
+        if entry.field("quality").is_some_and(|value| value.as_u64().is_none_or(|quality| quality > 100)) {
             return Err(entry.wrong("quality", "a whole number up to 100"));
         }
         let space = entry.field("encoded_color_space");
