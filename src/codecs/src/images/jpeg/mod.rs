@@ -1,7 +1,7 @@
 //! JPEG (ITU-T T.81) of 8 bits, sequential and progressive with Huffman codes: `imagecodecs_jpeg`, as imagecodecs and
 //! tifffile's references for kerchunk write it, and `jpeg` of zarr-extensions.
 //!
-//! The decoder is of this project. Of the decoders without unsafe code none gives the values of libjpeg-turbo, which
+//! The decoder is of this project, and safe but for the choice of AVX2 (`wide.rs`). Of the decoders without unsafe code none gives the values of libjpeg-turbo, which
 //! imagecodecs calls: zune-jpeg differs by up to 8 levels, jpeg-decoder by up to 4. This one computes with the same
 //! integers (`idct.rs`, `sample.rs`), so values are equal to those of libjpeg-turbo's default, "islow" with fancy
 //! upsampling.
@@ -15,6 +15,7 @@ mod huffman;
 mod idct;
 mod sample;
 mod scan;
+mod wide;
 
 use std::borrow::Cow;
 
@@ -232,14 +233,7 @@ impl Decoder for Jpeg {
         let scalings = planes.iter().zip(&frame.components);
         let scalings: Option<Vec<Scaling>> = scalings.map(|(plane, one)| Scaling::new(one, most, plane)).collect();
         let scalings = scalings.ok_or_else(|| Unfit::damaged("its pixels have no whole number of samples"))?;
-        let mut rows = vec![vec![0; frame.width]; planes.len()];
-        let mut sums = Vec::new();
-        for (y, pixels) in out.chunks_exact_mut(frame.width * convert.channels(planes.len())).enumerate() {
-            for ((plane, scaling), row) in planes.iter().zip(&scalings).zip(&mut rows) {
-                plane.pixels(y, *scaling, &mut sums, row);
-            }
-            convert.row(&rows, pixels);
-        }
+        wide::pixels(&planes, &scalings, convert, frame.width, out);
         Ok(())
     }
 

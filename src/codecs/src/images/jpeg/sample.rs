@@ -48,6 +48,7 @@ impl Plane {
     }
 
     /// Fills `out` with the pixels of row `y` of the image. `sums` is a buffer.
+    #[inline(always)]
     pub fn pixels(&self, y: usize, scaling: Scaling, sums: &mut Vec<u16>, out: &mut [u8]) {
         let own = y / scaling.vertical;
         let near = self.row(own);
@@ -83,6 +84,7 @@ impl Plane {
 
 /// Makes two pixels of each of the at least three `values`: three quarters of it and a quarter of its neighbour. The sum
 /// has `BITS` more bits than a sample. `LEFT` and `RIGHT` are added before they are dropped.
+#[inline(always)]
 fn widened<const BITS: u32, const LEFT: u16, const RIGHT: u16>(values: &[u16], out: &mut [u8]) {
     let last = values.len() - 1;
     let mut put = |at: usize, value: u16| {
@@ -135,6 +137,7 @@ impl Convert {
     }
 
     /// Fills `out` with pixels from the `rows` of samples.
+    #[inline(always)]
     pub fn row(self, rows: &[Vec<u8>], out: &mut [u8]) {
         match (self, rows) {
             (Self::Same | Self::First, [one, ..]) if self.channels(rows.len()) == 1 => out.copy_from_slice(one),

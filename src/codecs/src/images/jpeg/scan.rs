@@ -6,6 +6,7 @@ use super::frame::{Component, Frame, Scan, Tables, ZIGZAG};
 use super::huffman::{Bits, Codes};
 use super::idct;
 use super::sample::Plane;
+use super::wide;
 
 /// More scans than any encoder writes. Each of them passes over the whole image.
 const MOST_SCANS: usize = 500;
@@ -217,7 +218,7 @@ impl Parts {
         if at == 1 {
             idct::flat(block[0], quantization[0], samples, stride);
         } else {
-            idct::block(&block, quantization, samples, stride);
+            wide::block(&block, quantization, samples, stride);
         }
         Ok(())
     }
@@ -240,7 +241,7 @@ impl Parts {
             let stride = part.plane.stride;
             for (i, block) in part.coefficients.iter().enumerate() {
                 let (x, y) = (i % part.stored.0, i / part.stored.0);
-                idct::block(block, quantization, &mut part.plane.samples[y * 8 * stride + x * 8..], stride);
+                wide::block(block, quantization, &mut part.plane.samples[y * 8 * stride + x * 8..], stride);
             }
             part.coefficients = Vec::new();
         }
