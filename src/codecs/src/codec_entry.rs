@@ -61,6 +61,41 @@ impl CodecEntry<'_> {
     }
 }
 
+/// The fields of a codec's configuration.
+pub(super) struct Fields {
+    /// Those that the decoder reads.
+    pub decoding: &'static [&'static str],
+    /// Those that concern encoders alone. Any value is accepted.
+    pub encoding: &'static [&'static str],
+}
+
+impl Fields {
+    /// Looks for fields that are neither read nor known.
+    ///
+    /// # Errors
+    /// If there is one that has a value.
+    pub(super) fn check(&self, entry: &CodecEntry<'_>) -> Result<()> {
+        let known = |key: &str| {
+            let id = entry.format == Format::V2 && key == "id";
+            id || self.decoding.contains(&key) || self.encoding.contains(&key)
+        };
+        match entry.configuration.iter().find(|(key, value)| !known(key) && !value.is_null()) {
+            None => Ok(()),
+            Some((key, value)) => Err(refused(entry, key, value, &self.decoding.join(", "))),
+        }
+    }
+}
+
+fn refused(entry: &CodecEntry<'_>, key: &str, value: &Value, known: &str) -> Error {
+    let known = if known.is_empty() { "none" } else { known };
+    Error::value(format!(
+        "codec \"{}\": expected no fields that this reader doesn't know (of those that concern decoding it knows {known}), \
+         but found {key}: {}; rewrite the array with another codec, or leave it out",
+        entry.name,
+        shown(value)
+    ))
+}
+
 /// A type with a byte order, as a filter's configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TypeWithOrder {

@@ -5,6 +5,7 @@
 
 use super::chain::{Chain, OnGpu, Side, Size, Step};
 use super::lzma::Lzma;
+use super::lzw::Lzw;
 use super::single_stream::{IncrementalDecoder, Progress};
 use super::{Compression, blosc, damaged, deflate, wrong_size};
 use dali_zarr_base::base64;
@@ -19,6 +20,10 @@ pub(super) enum Compressor {
     Bz2,
     /// xz, lzma and raw LZMA.
     Lzma(Lzma),
+    /// LZW of TIFF.
+    Lzw,
+    /// RFC 1951 without a header, one stream.
+    Deflate,
     /// Base64 text. It compresses nothing, but as for compressors, its length doesn't give the decoded size.
     Base64,
 }
@@ -50,7 +55,7 @@ impl Step for Compressor {
                 let found = base64::decode_to(encoded, out).map_err(|e| damaged(self.name(), encoded.len(), e))?;
                 return if found == expected { Ok(()) } else { Err(wrong_size(expected, found)) };
             }
-            Self::Bz2 | Self::Lzma(_) => {}
+            Self::Bz2 | Self::Lzma(_) | Self::Lzw | Self::Deflate => {}
         }
         let mut output = Output { fixed: Some(out), grown: Vec::new(), limit: expected, written: 0 };
         self.streams(encoded, &mut output)?;
@@ -95,7 +100,7 @@ impl Step for Compressor {
     fn on_gpu(&self) -> OnGpu {
         match self {
             Self::Common(compression) => OnGpu::Streams(*compression),
-            Self::Bz2 | Self::Lzma(_) | Self::Base64 => OnGpu::No,
+            Self::Bz2 | Self::Lzma(_) | Self::Lzw | Self::Deflate | Self::Base64 => OnGpu::No,
         }
     }
 
@@ -106,6 +111,9 @@ impl Step for Compressor {
             Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
             // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
             Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
+            // Codes of 12 bits for single bytes, and codes that clear the table.
+            Self::Lzw => decoded.saturating_add(decoded / 2).saturating_add(decoded / 256).saturating_add(16),
+            Self::Deflate => Compression::Zlib.usual_encoded_bytes(decoded),
             Self::Base64 => decoded.div_ceil(3).saturating_mul(4),
         }
     }
@@ -114,7 +122,7 @@ impl Step for Compressor {
         match self {
             Self::Common(compression) => compression.max_encoded_bytes(decoded),
             // The number of streams, the bytes after them and the padding have no limit.
-            Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
+            Self::Bz2 | Self::Lzma(_) | Self::Lzw | Self::Deflate | Self::Base64 => usize::MAX,
         }
     }
 
@@ -126,7 +134,7 @@ impl Step for Compressor {
     fn working_bytes(&self, decoded: usize) -> usize {
         match self {
             Self::Common(compression) => compression.working_bytes(decoded),
-            Self::Bz2 | Self::Lzma(_) | Self::Base64 => 0,
+            Self::Bz2 | Self::Lzma(_) | Self::Lzw | Self::Deflate | Self::Base64 => 0,
         }
     }
 }
@@ -138,6 +146,8 @@ impl Compressor {
             Self::Common(compression) => compression.name(),
             Self::Bz2 => "bz2",
             Self::Lzma(_) => "lzma",
+            Self::Lzw => "lzw",
+            Self::Deflate => "deflate",
             Self::Base64 => "base64",
         }
     }
@@ -151,6 +161,8 @@ impl Compressor {
             Self::Common(Compression::Zlib) => Box::new(flate2::Decompress::new(true)),
             Self::Bz2 => Box::new(bzip2::Decompress::new(false)),
             Self::Lzma(lzma) => lzma.open(limit)?,
+            Self::Lzw => Box::new(Lzw::default()),
+            Self::Deflate => Box::new(flate2::Decompress::new(false)),
             Self::Common(Compression::Lz4 | Compression::Blosc(..)) | Self::Base64 => {
                 return Err("it is one block".into());
             }
@@ -162,7 +174,7 @@ impl Compressor {
         let limit = output.limit;
         let behind = match self {
             Self::Common(Compression::Gzip) => Behind::Padded,
-            Self::Common(Compression::Zlib) => Behind::Anything,
+            Self::Common(Compression::Zlib) | Self::Lzw | Self::Deflate => Behind::Anything,
             Self::Common(_) | Self::Base64 => Behind::Streams,
             Self::Bz2 | Self::Lzma(_) => Behind::StreamsOrRest,
         };

@@ -8,7 +8,8 @@
 //! - Each compressor that the GPU decodes too has a folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs`
 //!   reads its headers for the GPU. [`streams`] calls them. Their specifications are RFC 1950 to 1952 (`deflate/`), RFC
 //!   8878 (`zstd/`), and those of LZ4 and Blosc 1, which the heads name.
-//! - Other compressors are in `compressor.rs` and `lzma.rs`, filters and checksums in `filters/`.
+//! - Other compressors are in `compressor.rs`, `lzma.rs` and `lzw.rs`, filters and checksums in `filters/`, images as
+//!   chunks in `images/`.
 //! - Codecs that only zarrs has are steps too ([`zarrs_codec`]). One codec of ours is known to zarrs, for shards that
 //!   zarrs decodes (`zarrs_lz4.rs`).
 //!
@@ -42,8 +43,10 @@ mod codec_list;
 mod compressor;
 mod deflate;
 mod filters;
+mod images;
 mod lz4;
 mod lzma;
+mod lzw;
 mod metadata;
 mod registry;
 mod single_stream;

@@ -42,10 +42,21 @@ impl CodecList {
                 "transpose" if !building.serialized => {
                     building.transpose(transposition(configuration.get("order"), building.side.shape.len())?)?;
                 }
-                "bytes" if !building.serialized => {
+                // virtual-tiff's codec of pixels with several channels: the axes in reverse order, then "bytes".
+                "bytes" | "ChunkyCodec" if !building.serialized => {
+                    if name == "ChunkyCodec" {
+                        building.transpose((0..building.side.shape.len()).rev().collect())?;
+                    }
                     building.serialized = true;
                     let size = building.side.dtype.size();
-                    if foreign_endian(configuration)? && size > 1 {
+                    let swapped = foreign_endian(configuration)? && size > 1;
+                    if swapped && building.names.iter().any(|name| name.ends_with("imagecodecs_floatpred")) {
+                        return Err(unknown(
+                            "imagecodecs_floatpred before big-endian \"bytes\"",
+                            "its bytes have an order of their own",
+                        ));
+                    }
+                    if swapped {
                         match building.steps.as_slice() {
                             [] => swap = true,
                             _ => building.push(Box::new(SwapBytes(size)))?,
@@ -158,6 +169,13 @@ impl Building {
             }
             Some(Entry::Elements(make)) => (make, false),
             Some(Entry::Bytes(make)) => (make, true),
+            Some(Entry::Image(make)) => {
+                if self.format == Format::V2 && !self.order.is_sorted() && self.side.shape.iter().any(|&n| n > 1) {
+                    return Err(unknown(&self.names.join(", "), "images have no order \"F\""));
+                }
+                self.serialized = true;
+                (make, true)
+            }
             None => return self.add_foreign(name, configuration),
         };
         self.check_place(name, on_bytes)?;

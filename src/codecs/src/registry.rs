@@ -7,12 +7,13 @@
 use serde_json::{Map, Value};
 
 use super::chain::Step;
-use super::codec_entry::{CodecEntry, Format};
+use super::codec_entry::{CodecEntry, Fields, Format};
 use super::compressor::Compressor;
-use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, ScaleOffset, Shuffle};
+use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, Predictor, ScaleOffset, Shuffle};
+use super::images::{Image, Jpeg, JpegXl, Png, WebP};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
-use Entry::{Bytes, Elements, Refused};
+use Entry::{Bytes, Elements, Image as Picture, Refused};
 use dali_zarr_base::error::Result;
 
 /// An entry of the registry: where a codec may stand in a v3 chain, and how it is made.
@@ -22,6 +23,8 @@ pub(super) enum Entry {
     Elements(Make),
     /// After that codec.
     Bytes(Make),
+    /// In place of that codec, or directly after it: images, which are made of elements with their shape.
+    Image(Make),
     /// Nowhere: the codec is not for arrays of numbers. The text says what it is for.
     Refused(&'static str),
 }
@@ -54,6 +57,20 @@ const CODECS: &[(&str, Entry)] = &[
     ("adler32", Bytes(|c| made(Checksummed::parse(c, Checksum::Adler32, "start")?))),
     ("fletcher32", Bytes(|_| made(Checksummed { checksum: Checksum::Fletcher32, at_start: false }))),
     ("jenkins_lookup3", Bytes(|c| made(Checksummed::jenkins(c)?))),
+    ("lzw", Bytes(|c| made(lzw(c)?))),
+    ("imagecodecs_lzw", Bytes(|c| made(lzw(c)?))),
+    ("imagecodecs_deflate", Bytes(|c| made(deflate(c)?))),
+    ("imagecodecs_zlib", Bytes(|c| made(leveled(c, Compression::Zlib)?))),
+    ("imagecodecs_zstd", Bytes(|c| made(leveled(c, Compression::Zstd)?))),
+    ("imagecodecs_delta", Elements(|c| made(Predictor::delta(c)?))),
+    ("imagecodecs_floatpred", Elements(|c| made(Predictor::floating(c)?))),
+    ("HorizontalDeltaCodec", Elements(|c| made(Predictor::horizontal(c)?))),
+    ("imagecodecs_jpeg", Picture(|c| made(Image::new(c, Jpeg::parse(c)?)?))),
+    ("jpeg", Picture(|c| made(Image::new(c, Jpeg::extension(c)?)?))),
+    ("imagecodecs_jpegxl", Picture(|c| made(Image::new(c, JpegXl::parse(c)?)?))),
+    ("jpegxl", Picture(|c| made(Image::new(c, JpegXl::extension(c)?)?))),
+    ("imagecodecs_webp", Picture(|c| made(Image::new(c, WebP::parse(c)?)?))),
+    ("imagecodecs_png", Picture(|c| made(Image::new(c, Png::parse(c)?)?))),
     ("json", Refused("any Python object")),
     ("json2", Refused("any Python object")),
     ("msgpack", Refused("any Python object")),
@@ -71,7 +88,9 @@ pub(super) fn find(name: &str, format: Format) -> Option<Entry> {
     let last = name.rsplit('/').next()?;
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
     let other = match format {
-        Format::V2 => matches!(plain, "scale_offset" | "cast_value"),
+        Format::V2 => {
+            matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "jpegxl" | "HorizontalDeltaCodec")
+        }
         // In v3 "packbits" without a prefix is a serializer, not numcodecs' filter.
         Format::V3 => last == "packbits",
     };
@@ -84,6 +103,28 @@ fn boxed(step: impl Step + 'static) -> Box<dyn Step> {
 
 fn made(step: impl Step + 'static) -> Result<Option<Box<dyn Step>>> {
     Ok(Some(boxed(step)))
+}
+
+/// Reads the configuration of LZW, which has no fields.
+fn lzw(entry: &CodecEntry<'_>) -> Result<Compressor> {
+    Fields { decoding: &[], encoding: &[] }.check(entry)?;
+    Ok(Compressor::Lzw)
+}
+
+/// Reads the configuration of a compressor of imagecodecs that has nothing but a level.
+fn leveled(entry: &CodecEntry<'_>, compression: Compression) -> Result<Compressor> {
+    Fields { decoding: &[], encoding: &["level"] }.check(entry)?;
+    Ok(Compressor::Common(compression))
+}
+
+/// Reads the configuration of `imagecodecs_deflate`: zlib's format, or deflate alone if it is `raw`.
+fn deflate(entry: &CodecEntry<'_>) -> Result<Compressor> {
+    Fields { decoding: &["raw"], encoding: &["level"] }.check(entry)?;
+    match entry.field("raw").map_or(Some(false), Value::as_bool) {
+        Some(true) => Ok(Compressor::Deflate),
+        Some(false) => Ok(Compressor::Common(Compression::Zlib)),
+        None => Err(entry.wrong("raw", "true or false")),
+    }
 }
 
 /// Reads the Blosc compressor and block size that the metadata name. Decoding uses each chunk's header instead.

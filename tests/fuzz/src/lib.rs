@@ -1,7 +1,8 @@
 //! What is fuzzed, as functions of bytes: the targets of cargo-fuzz call them with what it invents, and a test of the engine
 //! (`src/engine/tests/integration/corpus.rs`) with what it found.
 //!
-//! An input is one byte that chooses a decoder, the decoded size as two little-endian bytes, and the encoded data.
+//! An input is one byte that chooses a decoder, the decoded size as two little-endian bytes, and the encoded data. For
+//! images the two bytes are the rows and the columns, and the first one also chooses the channels and the type.
 
 use std::sync::OnceLock;
 
@@ -102,6 +103,22 @@ pub fn decode_chunk(input: &[u8]) {
     let format = &formats()[kind % formats().len()];
     let mut out = vec![0; len * 4];
     let _ = format.decode(chunk, &[len as u64], &mut out);
+}
+
+/// Whatever the bytes are, the decoders of images end in a value or an error.
+///
+/// # Panics
+/// If one of them does.
+pub fn decode_image(input: &[u8]) {
+    let Some((&[kind, height, width], data)) = input.split_first_chunk::<3>() else { return };
+    const CODECS: [&str; 4] = ["imagecodecs_jpeg", "imagecodecs_png", "imagecodecs_webp", "imagecodecs_jpegxl"];
+    let codec = CODECS[usize::from(kind & 3)];
+    let channels = 1 + u64::from(kind >> 2 & 3);
+    let dtype = if kind >> 4 & 1 == 1 && kind & 1 == 1 { DType::U16 } else { DType::U8 };
+    let shape = [height.into(), width.into(), channels];
+    let Ok(format) = ChunkFormat::from_v3(&json!([codec]), dtype, 0, &shape) else { return };
+    let Ok(len) = format.decoded_bytes(&shape) else { return };
+    let _ = format.decode(data, &shape, &mut vec![0; len]);
 }
 
 /// Whatever the bytes are, the GPU's decoders (their twins on the CPU, from the same source) stay within their buffers, and what

@@ -1,6 +1,7 @@
-//! Tests of plans of zstd frames with the kernels' code on the host.
+//! Tests of plans of zstd frames with the kernels' code on the host, and of images as chunks.
 
-// The functions under test take addresses.
+// The functions under test take addresses, and an allocator counts memory.
 #![allow(unsafe_code)]
 
+mod images;
 mod zstd;

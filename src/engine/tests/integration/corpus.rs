@@ -33,6 +33,11 @@ fn decode_chunk() {
 }
 
 #[test]
+fn decode_image() {
+    replay("decode_image", fuzz::decode_image);
+}
+
+#[test]
 fn decode_streams() {
     replay("decode_streams", fuzz::decode_streams);
 }

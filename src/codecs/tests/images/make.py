@@ -1,0 +1,79 @@
+"""Writes the images of this folder, and `expected.json` with what imagecodecs decodes: shape, type and CRC-32 of its bytes.
+
+Needs imagecodecs and Pillow: `python make.py`. Written with imagecodecs 2026.3.6 (libjpeg-turbo 3.1.3, libwebp 1.6.0,
+libjxl 0.11.2) and Pillow 13.0.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+from PIL import Image
+
+FOLDER = Path(__file__).parent
+
+
+def scene(height: int, width: int, channels: int, seed: int) -> np.ndarray:
+    """Smooth colours with some noise, uint8."""
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [128 + 70 * np.sin(x / (5 + k) + k) + 50 * np.cos(y / (4 + k)) for k in range(channels)]
+    noise = np.random.default_rng(seed).normal(0, 6, (height, width, channels))
+    return (np.stack(planes, -1) + noise).clip(0, 255).astype("u1")
+
+
+def pillow(image: np.ndarray, mode: str, kind: str, **how: object) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(image, mode).save(out, kind, **how)
+    return out.getvalue()
+
+
+def all_images() -> dict[str, bytes]:
+    jpeg = imagecodecs.jpeg8_encode
+    color = scene(17, 33, 3, 0)
+    four = scene(11, 21, 4, 1)
+    wide = scene(12, 40, 3, 2).astype("u2") * 257
+    return {
+        "gray.jpg": jpeg(scene(13, 19, 1, 3)[..., 0], level=80),
+        "420.jpg": jpeg(color, level=85, subsampling="420"),
+        "422.jpg": jpeg(color, level=85, subsampling="422"),
+        "440.jpg": jpeg(color, level=85, subsampling="440"),
+        "411.jpg": jpeg(color, level=85, subsampling="411"),
+        "444.jpg": jpeg(color, level=95, subsampling="444"),
+        "rgb.jpg": jpeg(color, level=90, colorspace="RGB", outcolorspace="RGB"),
+        "cmyk.jpg": jpeg(four, level=90, colorspace="CMYK", outcolorspace="CMYK"),
+        "ycck.jpg": jpeg(four, level=90, colorspace="CMYK", outcolorspace="YCCK"),
+        "progressive.jpg": pillow(scene(25, 30, 3, 4), "RGB", "JPEG", quality=85, progressive=True),
+        "progressive-gray.jpg": pillow(scene(25, 30, 1, 5)[..., 0], "L", "JPEG", quality=92, progressive=True),
+        "restarts.jpg": pillow(scene(50, 40, 3, 6), "RGB", "JPEG", quality=80, restart_marker_blocks=2),
+        "color.png": imagecodecs.png_encode(color),
+        "lossy.webp": imagecodecs.webp_encode(color, level=80, lossless=False),
+        "lossless.webp": imagecodecs.webp_encode(color, lossless=True),
+        "alpha.webp": imagecodecs.webp_encode(four, lossless=True),
+        "lossy-alpha.webp": imagecodecs.webp_encode(four, level=70, lossless=False),
+        "lossless.jxl": imagecodecs.jpegxl_encode(color, lossless=True),
+        "lossless16.jxl": imagecodecs.jpegxl_encode(wide, lossless=True),
+        "lossless-gray.jxl": imagecodecs.jpegxl_encode(color[..., 0], lossless=True),
+        "lossless-alpha.jxl": imagecodecs.jpegxl_encode(four, lossless=True),
+        "float.jxl": imagecodecs.jpegxl_encode(color.astype("f4") / 255, lossless=True),
+        "lossy.jxl": imagecodecs.jpegxl_encode(color, lossless=False, distance=1.0),
+    }
+
+
+def main() -> None:
+    expected = {}
+    for name, encoded in all_images().items():
+        (FOLDER / name).write_bytes(encoded)
+        decode = {"jpg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode,
+                  "jxl": imagecodecs.jpegxl_decode}[name.rsplit(".")[-1]]
+        values = decode(encoded)
+        expected[name] = {"shape": values.shape, "dtype": values.dtype.name, "crc": zlib.crc32(values.tobytes())}
+    (FOLDER / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
