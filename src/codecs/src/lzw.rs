@@ -1,6 +1,6 @@
 //! LZW as TIFF has it (TIFF 6.0, section 13), written by imagecodecs, libtiff and GDAL: `imagecodecs_lzw`, and `lzw` of
-//! zarr-extensions. Codes have 9 to 12 bits, the most significant bit first, and grow one code early. Old writers put the
-//! least significant bit first, and let codes grow late: the first two bytes tell it.
+//! zarr-extensions. Codes have 9 to 12 bits, the most significant bit first, and grow one code early. Old writers put
+//! the least significant bit first, and let codes grow late: the first two bytes tell it.
 //!
 //! As in imagecodecs, data may end without the code for their end, and bytes after that code are ignored.
 

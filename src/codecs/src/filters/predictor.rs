@@ -275,7 +275,8 @@ fn bytes(from: &[u8], sums: &mut [u8], dist: usize) {
     }
 }
 
-/// Gathers elements of `size` bytes from planes of bytes, the most significant one first. `big`: to big-endian elements.
+/// Gathers elements of `size` bytes from planes of bytes, the most significant one first. `big`: to big-endian
+/// elements.
 fn gather(planes: &[u8], to: &mut [u8], size: usize, big: bool) {
     let count = to.len() / size;
     for (plane, values) in planes.chunks_exact(count).enumerate() {

@@ -1,6 +1,6 @@
-//! JPEG XL (ISO/IEC 18181), as `imagecodecs_jpegxl` writes it with libjxl, and `jpegxl` of zarr-extensions, as it stands:
-//! 1 to 4 channels of uint8, uint16, float16 or float32, lossless or lossy. The decoder is the crate jxl-oxide. Its
-//! parsers are safe code; its loops over pixels have unsafe parts. It counts the memory that it takes.
+//! JPEG XL (ISO/IEC 18181), as `imagecodecs_jpegxl` writes it with libjxl, and `jpegxl` of zarr-extensions, as it
+//! stands: 1 to 4 channels of uint8, uint16, float16 or float32, lossless or lossy. The decoder is the crate jxl-oxide.
+//! Its parsers are safe code; its loops over pixels have unsafe parts. It counts the memory that it takes.
 //!
 //! As in imagecodecs: integers keep the values that are stored, whatever the number of their bits is. Animations,
 //! orientations, CMYK and channels other than colours and transparency are refused.

@@ -1,4 +1,5 @@
-//! Images as chunks: how they fit, what is refused, and damage. `tests/test_images.py` compares values with imagecodecs.
+//! Images as chunks: how they fit, what is refused, and damage. `tests/test_images.py` compares values with
+//! imagecodecs.
 
 use serde_json::{Value, json};
 

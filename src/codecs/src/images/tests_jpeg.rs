@@ -1,5 +1,5 @@
-//! JPEG streams of each kind, what their configurations say, and what is refused. `tests/integration/images.rs` compares
-//! values with imagecodecs.
+//! JPEG streams of each kind, what their configurations say, and what is refused. `tests/integration/images.rs`
+//! compares values with imagecodecs.
 
 use serde_json::{Value, json};
 

@@ -8,10 +8,11 @@ const FAST: u32 = 10;
 pub(super) struct Codes {
     /// By the next [`FAST`] bits: the symbol, and the length of its code above it. 0: the code is longer.
     fast: Vec<u16>,
-    /// By the next [`FAST`] bits, for coefficients: the value, the run of zeros before it and the length of the code with
-    /// the value. 0: they don't fit into the bits.
+    /// By the next [`FAST`] bits, for coefficients: the value, the run of zeros before it and the length of the code
+    /// with the value. 0: they don't fit into the bits.
     values: Vec<(i16, u8, u8)>,
-    /// For each length: one more than its largest code, with 16 bits. And what to add to a code to get its symbol's place.
+    /// For each length: one more than its largest code, with 16 bits. And what to add to a code to get its symbol's
+    /// place.
     limits: [(u32, i32); 17],
     symbols: Vec<u8>,
 }

@@ -1,14 +1,14 @@
 //! JPEG (ITU-T T.81) of 8 bits, sequential and progressive with Huffman codes: `imagecodecs_jpeg`, as imagecodecs and
 //! tifffile's references for kerchunk write it, and `jpeg` of zarr-extensions.
 //!
-//! The decoder is of this project, and safe but for the choice of AVX2 (`wide.rs`). Of the decoders without unsafe code none gives the values of libjpeg-turbo, which
-//! imagecodecs calls: zune-jpeg differs by up to 8 levels, jpeg-decoder by up to 4. This one computes with the same
-//! integers (`idct.rs`, `sample.rs`), so values are equal to those of libjpeg-turbo's default, "islow" with fancy
-//! upsampling.
+//! The decoder is of this project, and safe but for the choice of AVX2 (`wide.rs`). Of the decoders in Rust none gives
+//! the values of libjpeg-turbo, which imagecodecs calls: zune-jpeg differs by up to 8 levels, jpeg-decoder by up to 4.
+//! This one computes with the same integers (`idct.rs`, `sample.rs`), so values are equal to those of libjpeg-turbo's
+//! default, "islow" with fancy upsampling.
 //!
-//! As imagecodecs does: three components are YCbCr unless a segment of Adobe or the components' letters say RGB, and give
-//! RGB; four give CMYK, as they are stored. Other than imagecodecs does: truncated and incomplete streams are errors, and
-//! not filled up. Samples of 12 bits, lossless JPEG (`"lossless": true`) and arithmetic codes are refused.
+//! As imagecodecs does: three components are YCbCr unless a segment of Adobe or the components' letters say RGB, and
+//! give RGB; four give CMYK, as they are stored. Other than imagecodecs does: truncated and incomplete streams are
+//! errors, and not filled up. Samples of 12 bits, lossless JPEG (`"lossless": true`) and arithmetic codes are refused.
 
 mod frame;
 mod huffman;
@@ -238,8 +238,8 @@ impl Decoder for Jpeg {
     }
 
     fn working_bytes(&self, decoded: usize) -> usize {
-        // For each sample a byte, two more if the image is progressive, and the bytes of a scan. A gray chunk may be made
-        // of three components. Small images are filled up to whole blocks.
+        // For each sample a byte, two more if the image is progressive, and the bytes of a scan. A gray chunk may be
+        // made of three components. Small images are filled up to whole blocks.
         let samples = if self.wanted == Some(Space::Gray) { decoded.saturating_mul(3) } else { decoded };
         samples.saturating_mul(4).saturating_add(decoded).saturating_add(1 << 20)
     }

@@ -82,8 +82,8 @@ impl Plane {
     }
 }
 
-/// Makes two pixels of each of the at least three `values`: three quarters of it and a quarter of its neighbour. The sum
-/// has `BITS` more bits than a sample. `LEFT` and `RIGHT` are added before they are dropped.
+/// Makes two pixels of each of the at least three `values`: three quarters of it and a quarter of its neighbour. The
+/// sum has `BITS` more bits than a sample. `LEFT` and `RIGHT` are added before they are dropped.
 #[inline(always)]
 fn widened<const BITS: u32, const LEFT: u16, const RIGHT: u16>(values: &[u16], out: &mut [u8]) {
     let last = values.len() - 1;
