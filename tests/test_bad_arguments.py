@@ -131,6 +131,13 @@ def test_statistics_of_the_wrong_length(era5, device):
     refused(device, ValueError, "mean", path=era5, arrays=["t2m", "z"], stack_arrays=True, mean=[1.0] * 5)
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 1, 1), (1, 2, 1, 1)])
+def test_numbers_of_channels_as_broadcasting_wants_them(shape):
+    mean = np.array([1.0, 2.0]).reshape(shape)
+    assert _arguments.resolved({"mean": mean, "stddev": {"a": mean}}) == {"mean": [1.0, 2.0], "stddev": {"a": [1.0, 2.0]}}
+    assert _arguments.resolved({"mean": np.ones((2, 3))})["mean"] == [[1.0] * 3] * 2, "which is refused later"
+
+
 def test_stack_of_different_types(tmp_path, device):
     write_array(tmp_path, "a", np.ones((3, 4), "float32"), dims=("t", "x"))
     write_array(tmp_path, "b", np.ones((3, 4), "int16"), dims=("t", "x"))

@@ -280,7 +280,7 @@ def test_what_is_printed_fits_the_terminal(tmp_path, values, run, monkeypatch):
     ("words", "message"),
     [
         (["stats"], "there is no command 'stats'; did you mean statistics?"),
-        (["explain", "s"], "; give arrays, such as arrays=['a', 'deep/b', 'packed']"),
+        (["explain", "s"], "; give arrays, such as arrays=['a', 'deep/b', 'packed'] (in a command: --arrays a deep/b packed)"),
         (["explain", "s", "--arrays", "a", "--storage_options", "anon=true"], "These stores are local and take none"),
         (["explain", "s3://a/b", "--arrays", "a", "--storage_options", "anon=true"], "write {'skip_signature': True}"),
         (["explain", "s", "--arrays", "a", "--window", "time=4,lat=64"], 'along "lat" a sample spans 64 elements'),

@@ -12,7 +12,7 @@ from typing import Any
 import dali_zarr
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.scales import Along, Image, numbered, sample, starts, write_coordinates, write_levels
 
@@ -22,8 +22,6 @@ from dali_zarr.torch import Loader  # noqa: E402
 
 NUMBERS = itertools.count()
 UNITS = [Fraction(1), Fraction(10), Fraction("0.65"), Fraction("0.1"), Fraction(1, 3), Fraction("2.62")]
-# So that there are hundreds of cases in each run.
-MANY = settings(max_examples=2 * settings().max_examples)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +116,6 @@ def check(case: dict[str, Any], device: str, arrays: dict[str, str], path: Any) 
     return len(found)
 
 
-@MANY
 @given(cases(), st.sampled_from([2, 3]))
 def test_coordinates(folder, device, case, zarr_format):
     root = folder / f"{next(NUMBERS)}.zarr"
@@ -126,7 +123,6 @@ def test_coordinates(folder, device, case, zarr_format):
     check(case, device, arrays, root)
 
 
-@MANY
 @given(
     cases(), st.sampled_from(["0.4", "0.5", "0.6"]), st.sampled_from(["dataset", "image", "affine", "byDimension"]), st.booleans(),
 )

@@ -76,6 +76,15 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
+def _in_line(value: Any) -> Any:
+    """Returns numbers of channels in one dimension, which come as broadcasting wants them, such as (channel, 1, 1)."""
+    if isinstance(value, Mapping):
+        return {name: _in_line(item) for name, item in cast(Mapping[Any, Any], value).items()}
+    shape = getattr(value, "shape", ())
+    is_line = len(shape) > 1 and sum(n != 1 for n in shape) <= 1 and hasattr(value, "reshape")
+    return value.reshape(-1) if is_line else value
+
+
 def anchored(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arguments that :func:`resolved` accepts, with absolute paths and with tables that the library holds. Later they
     mean the same, whatever the current directory is then."""
@@ -104,6 +113,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = ("dtype", "align", *tables.NAMES, *select.NAMES)
     arguments = _handles.translated(arguments)
+    arguments |= {name: _in_line(arguments[name]) for name in ("mean", "stddev") if name in arguments}
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
     found |= {name: by_name.spelled(found[name]) for name in ("squeeze", "transpose") if name in found}
     if found.get("path", ()) is None:

@@ -46,7 +46,10 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
         chosen = _data_arrays(spec) if failure is not None and "expected arrays to be named, since it" in failure.raw else []
         if failure is None or not chosen:
             raise
-        raise attach(ValueError(f"{error}; give arrays, such as arrays={chosen!r}"), failure) from None
+        words = " ".join(chosen)
+        raise attach(
+            ValueError(f"{error}; give arrays, such as arrays={chosen!r} (in a command: --arrays {words})"), failure,
+        ) from None
 
 
 def _data_arrays(spec: Mapping[str, Any]) -> list[str]:
