@@ -58,7 +58,7 @@ def test_the_function(tmp_path, run, capsys):
     write_era5(tmp_path / "s", hours=20, chunk_hours=10, consolidated=True)
     found = dali_zarr.rechunk(
         tmp_path / "s", tmp_path / "t", chunks={"time": 1, "level": 1}, codec="zstd", arrays=["z"], isel={"time": slice(5, 12)},
-        dtype="float16", memory="64MiB", workers=1, verify=True,
+        dtype="float16", memory="64MiB", workers=np.int64(1), verify=True,
     )
     words = "--chunks time=1,level=1 --codec zstd --arrays z --isel time=5:12 --dtype float16 --verify".split()
     by_command = done(run, tmp_path / "s", tmp_path / "u", *words)
@@ -70,6 +70,10 @@ def test_the_function(tmp_path, run, capsys):
     for arguments, message in (
         ({"chunks": {"time": 0}}, "^dali_zarr: rechunk: chunks: expected DIM=EXTENT"),
         ({"zarr_format": 4}, "rechunk: zarr_format: expected 2 or 3, but found 4"),
+        ({"arrays": []}, "rechunk: arrays: expected names of arrays, but found none"),
+        ({"codec": 3}, "rechunk: codec: expected a codec's name"),
+        ({"verify": "no"}, "rechunk: verify: expected true or false"),
+        ({"workers": 2, "scheduler": "tcp://a:1"}, "rechunk: workers: expected workers or scheduler"),
         ({"for_reader": {"sel": {}}}, "rechunk: for_reader: expected arguments that say how samples are cut, but found sel"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -228,8 +228,8 @@ def two_processes(script: str, *argv: str) -> str:
 
 
 def test_two_processes(store, tmp_path):
-    """By torchrun's environment alone, twice in one process, and with torch.distributed; all ranks return the same. The command
-    prints once."""
+    """By torchrun's environment alone, several times in one process, and with torch.distributed; all ranks return the same, also
+    where rank 0 alone names the file, and hear of its error. The command prints once."""
     path, values = store
     script = """
 import json, os, sys, time
@@ -237,6 +237,19 @@ import dali_zarr, dali_zarr.__main__, torch.distributed as dist
 from dali_zarr._statistics.files import Statistics
 path, out = sys.argv[1:]
 found = [dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4) for _ in range(2)]
+own = f"{out}/own.json"
+named = dali_zarr.statistics(path, arrays=["t2m"], output=own if os.environ["RANK"] == "0" else None)
+assert json.load(open(own)) == named  # in all ranks
+save = Statistics.save
+def no_room(*given): raise OSError("no room")
+Statistics.save = no_room
+try:
+    dali_zarr.statistics(path, arrays=["t2m"], output=f"{out}/no.json")
+except (OSError, RuntimeError) as error:
+    assert "no room" in str(error)
+else:
+    raise SystemExit("no error")
+Statistics.save = save
 dist.init_process_group("gloo", init_method=f"file://{out}/init", rank=int(os.environ["RANK"]), world_size=2)
 save = Statistics.save
 Statistics.save = lambda *given: (time.sleep(0.3), save(*given))

@@ -141,7 +141,7 @@ def _attributes(axes: Axes, output: Output) -> dict[str, Any]:
         return {}
     try:
         found = _described_by(axes.attributes(output.source.array))
-    except (ImportError, RuntimeError, ValueError):
+    except (ImportError, RuntimeError, StopIteration, ValueError):
         return {}
     return {name: value for name, value in found.items() if name != "units" or not output.labels.is_normalised}
 

@@ -69,19 +69,24 @@ def rechunk(
         given["memory"] = str(memory)
     named = {_NAMES.get(name, name): value for name, value in given.items()}
     try:
-        return rechunked(os.fspath(source), os.fspath(target), named, progress)
-    except ValueError as error:
+        found = rechunked(os.fspath(source), os.fspath(target), named, progress)
+    except (ValueError, ImportError) as error:
         # The command's messages begin with the name of an option.
-        found = re.match(r"--(\w+)", str(error))
-        if found is None:
+        if not str(error).startswith("--"):
             raise
-        by_option = {option: name for name, option in _NAMES.items()}
-        name = by_option.get(found[1], found[1])
-        raise ValueError(f"dali_zarr: rechunk: {name}{str(error)[found.end() :]}") from error
+        raise type(error)(f"dali_zarr: rechunk: {_by_arguments(str(error))}") from error
+    return found | {"why": [_by_arguments(sentence) for sentence in found["why"]]}
+
+
+def _by_arguments(text: str) -> str:
+    """Returns a text of the command with the names of arguments in place of options."""
+    by_option = {option: name for name, option in _NAMES.items()}
+    return re.sub(r"--(\w+)", lambda match: by_option.get(match[1], match[1]), text)
 
 
 def _as_text(given: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return {name: text for name, text in texts.items() if given[name] is not None}
 
 
 def rechunked(source_path: str, target_path: str, given: Mapping[str, Any], show: bool) -> dict[str, Any]:

@@ -65,9 +65,15 @@ def parsed(given: Mapping[str, Any]) -> Options:
     scheduler = given.get("scheduler")
     if scheduler is not None and "://" not in str(scheduler):
         raise ValueError(f"--scheduler: expected an address such as tcp://HOST:8786, but found {scheduler!r}")
-    workers = given.get("workers")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+    workers: Any = given.get("workers")
+    if workers is not None and (isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1):
         raise ValueError(f"--workers: expected a number of tasks at a time, but found {workers!r}")
+    if arrays is not None and not _listed(arrays):
+        raise ValueError("--arrays: expected names of arrays, but found none")
+    if not isinstance(given.get("codec", ""), str):
+        raise ValueError(f"--codec: expected a codec's name, such as zstd, but found {given['codec']!r}")
+    if not isinstance(given.get("verify", False), bool | np.bool_):
+        raise ValueError(f"--verify: expected true or false, but found {given['verify']!r}")
     if workers is not None and scheduler is not None:
         raise ValueError("--workers: expected --workers or --scheduler, whose workers run the tasks, but found both")
     for name in ("sel", "isel"):
@@ -78,8 +84,9 @@ def parsed(given: Mapping[str, Any]) -> Options:
         arrays=None if arrays is None else tuple(str(name).strip("/") for name in _listed(arrays)),
         chunks=extents("chunks", given.get("chunks")), shards=shards, codec=given.get("codec"), zarr_format=zarr_format,
         dtype=_dtype(given.get("dtype")), sel=given.get("sel", {}), isel=given.get("isel", {}), method=given.get("method"),
-        tolerance=given.get("tolerance"), memory=_bytes(given.get("memory")), workers=workers, scheduler=scheduler,
-        verify=bool(given.get("verify", False)), storage_options=_pairs("storage_options", given.get("storage_options")),
+        tolerance=given.get("tolerance"), memory=_bytes(given.get("memory")),
+        workers=None if workers is None else int(workers), scheduler=scheduler, verify=bool(given.get("verify", False)),
+        storage_options=_pairs("storage_options", given.get("storage_options")),
         target_options=_pairs("target_options", given.get("target_options")),
     )
 

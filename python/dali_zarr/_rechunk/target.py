@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import values
-from .._selection.stores import is_of_fsspec, needed, remote
+from .._selection.stores import for_fsspec, is_of_fsspec, needed, remote
 from .._text import first_line, shape
 from .layout import Wanted
 from .source import Source
@@ -31,7 +31,7 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
         raise ValueError(f"target {path}: expected a folder or a URL of an object store, which can be written in any order")
     if is_of_fsspec(path):
         needed("fsspec", f"opening {path}")
-        return zarr.storage.FsspecStore.from_url(path, storage_options=dict(options) or None)
+        return zarr.storage.FsspecStore.from_url(path, storage_options=for_fsspec(options))
     if "://" in path and not path.startswith("file://"):
         return zarr.storage.ObjectStore(remote(path, options))
     if options:

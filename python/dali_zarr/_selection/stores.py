@@ -31,6 +31,11 @@ def is_of_fsspec(path: str) -> bool:
     return "::" in path or ("://" in path and path.split("://")[0] not in (*_OBSTORE, "file", "reference"))
 
 
+def for_fsspec(options: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns options, which are text, as fsspec wants them: to it the text "false" would be true."""
+    return {name: {"true": True, "false": False}.get(value.lower(), value) for name, value in options.items()} or None
+
+
 def opened(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
     """Opens the store at a path or URL for reading; returns what zarr-python takes as a store.
 
@@ -39,7 +44,7 @@ def opened(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
     """
     if is_of_fsspec(path):
         needed("fsspec", f"opening {path}")
-        return zarr.storage.FsspecStore.from_url(path, storage_options=dict(options) or None, read_only=True)
+        return zarr.storage.FsspecStore.from_url(path, storage_options=for_fsspec(options), read_only=True)
     if "://" in path and not path.startswith(("file://", "reference://")):
         return zarr.storage.ObjectStore(remote(path, options), read_only=True)
     is_references = path.startswith("reference://")

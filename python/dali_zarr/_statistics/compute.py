@@ -121,7 +121,8 @@ def statistics(
         device=where, device_id=device_id, shard_id=rank, num_shards=world, num_threads=1, transform=None,
     )
     _read(plan, sums, blocks, progress and rank == 0)
-    parts = gather.gathered([one.parts(len(told)) for one in sums], rank, world, process_group)
+    told_by_all = gather.gathered([[one.parts(len(told)) for one in sums], output is not None], rank, world, process_group)
+    parts = [of_rank for of_rank, _ in told_by_all]
     found = files.Statistics({
         "format": formats.FORMAT, "version": formats.VERSION,
         "path": selected.locations(),
@@ -135,13 +136,19 @@ def statistics(
             for i, (name, one, is_decoded, fill) in enumerate(zip(names, sums, blocks.decoded, filled, strict=True))
         },
     })
-    if output is not None:
-        try:
-            if rank == 0:
+    # No rank returns before the file is there: readers of all ranks may take it next. Some ranks may not name it.
+    if any(has_output for _, has_output in told_by_all):
+        failed: Exception | None = None
+        if output is not None and rank == 0:
+            try:
                 found.save(output)
-        finally:
-            # No rank returns before the file is there: readers of all ranks may take it next.
-            gather.gathered(None, rank, world, process_group)
+            except Exception as error:  # noqa: BLE001  (raised when the others know)
+                failed = error
+        texts = gather.gathered(None if failed is None else str(failed), rank, world, process_group)
+        if failed is not None:
+            raise failed
+        if texts[0] is not None:
+            raise RuntimeError(f"dali_zarr: statistics: output: rank 0 couldn't write the file: {texts[0]}")
     return found
 
 

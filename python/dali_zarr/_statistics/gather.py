@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import json
 import os
@@ -36,7 +37,9 @@ def gathered(mine: Any, rank: int, world: int, process_group: Any) -> list[Any]:
     return _by_store(mine, rank, world)
 
 
-def _by_store(mine: Any, rank: int, world: int) -> list[Any]:
+@functools.cache
+def _store(rank: int, world: int) -> Any:
+    """The key-value store of the run. One for all calls: of several, processes that come early would meet the one that ends."""
     try:
         import torch.distributed as distributed
     except ImportError as error:
@@ -47,6 +50,14 @@ def _by_store(mine: Any, rank: int, world: int) -> list[Any]:
     module: Any = distributed
     store, _, _ = next(module.rendezvous("env://", rank=rank, world_size=world))
     store.set_timeout(_WAIT)
+    return store
+
+
+def _by_store(mine: Any, rank: int, world: int) -> list[Any]:
+    store = _store(rank, world)
+    import torch.distributed as distributed
+
+    module: Any = distributed
     # Each call has keys of its own; all processes make the same calls.
     own = module.PrefixStore(f"dali_zarr_statistics_{next(_calls)}", store)
     own.set(f"part_{rank}", json.dumps(mine))

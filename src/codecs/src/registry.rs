@@ -10,7 +10,7 @@ use super::chain::Step;
 use super::codec_entry::{CodecEntry, Fields, Format};
 use super::compressor::Compressor;
 use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, Predictor, ScaleOffset, Shuffle};
-use super::images::{Image, Jpeg, JpegXl, Png, WebP};
+use super::images::{Image, Jpeg, Png, WebP};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use Entry::{Bytes, Elements, Image as Picture, Refused};
@@ -67,8 +67,6 @@ const CODECS: &[(&str, Entry)] = &[
     ("HorizontalDeltaCodec", Elements(|c| made(Predictor::horizontal(c)?))),
     ("imagecodecs_jpeg", Picture(|c| made(Image::new(c, Jpeg::parse(c)?)?))),
     ("jpeg", Picture(|c| made(Image::new(c, Jpeg::extension(c)?)?))),
-    ("imagecodecs_jpegxl", Picture(|c| made(Image::new(c, JpegXl::parse(c)?)?))),
-    ("jpegxl", Picture(|c| made(Image::new(c, JpegXl::extension(c)?)?))),
     ("imagecodecs_webp", Picture(|c| made(Image::new(c, WebP::parse(c)?)?))),
     ("imagecodecs_png", Picture(|c| made(Image::new(c, Png::parse(c)?)?))),
     ("json", Refused("any Python object")),
@@ -89,7 +87,7 @@ pub(super) fn find(name: &str, format: Format) -> Option<Entry> {
     let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
     let other = match format {
         Format::V2 => {
-            matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "jpegxl" | "HorizontalDeltaCodec")
+            matches!(plain, "scale_offset" | "cast_value" | "lzw" | "jpeg" | "HorizontalDeltaCodec")
         }
         // In v3 "packbits" without a prefix is a serializer, not numcodecs' filter.
         Format::V3 => last == "packbits",

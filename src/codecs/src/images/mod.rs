@@ -14,7 +14,6 @@
 
 mod fit;
 mod jpeg;
-mod jpegxl;
 mod png;
 mod step;
 #[cfg(test)]
@@ -22,7 +21,6 @@ mod tests;
 mod webp;
 
 pub(super) use jpeg::Jpeg;
-pub(super) use jpegxl::JpegXl;
 pub(super) use png::Png;
 pub(super) use step::Image;
 pub(super) use webp::WebP;

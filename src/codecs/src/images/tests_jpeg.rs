@@ -52,6 +52,16 @@ fn headers_that_do_not_fit() {
     assert!(with(json!({}), &twice, SHAPE).unwrap_err().contains("two frames"));
 }
 
+/// Four components of 4 x 4 blocks fill a row of pixels up to 32 rows, and a progressive image keeps coefficients for all.
+#[test]
+fn blocks_that_reach_far_beyond_the_pixels() {
+    let mut thin = vec![0xff, 0xd8, 0xff, 0xc2, 0, 20, 8, 0, 1, 0xff, 0xff, 4];
+    (1..=4).for_each(|id| thin.extend([id, 0x44, 0]));
+    thin.extend([0xff, 0xda, 0, 8, 1, 1, 0, 0, 0, 0, 1, 2, 3, 4, 0xff, 0xd9]);
+    let error = with(json!({}), &thin, &[1, 65_535, 4]).unwrap_err();
+    assert!(error.contains("far beyond its pixels"), "{error}");
+}
+
 #[test]
 fn scans_that_are_not_complete() {
     let shape = &[25, 30, 3];

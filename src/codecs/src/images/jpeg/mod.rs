@@ -216,6 +216,9 @@ impl Decoder for Jpeg {
                             dtype: DType::U8,
                             order: Interleaved::Yes,
                         })?;
+                        if Parts::bytes(frame) > self.working_bytes(out.len()) {
+                            return Err(Unfit::damaged("its blocks reach far beyond its pixels"));
+                        }
                         parts = Some((Parts::new(frame), convert));
                     }
                     if let Some((parts, _)) = &mut parts {

@@ -48,6 +48,15 @@ struct Run {
 }
 
 impl Parts {
+    /// Returns the bytes that [`Self::new`] takes. Of thin images with few of some components they are many more than there
+    /// are pixels.
+    pub fn bytes(frame: &Frame) -> usize {
+        let most = frame.most();
+        let mcus = frame.width.div_ceil(8 * most.0) * frame.height.div_ceil(8 * most.1);
+        let blocks: usize = frame.components.iter().map(|one| mcus * one.horizontal * one.vertical).sum();
+        blocks * 64 * if frame.progressive { 3 } else { 1 }
+    }
+
     /// Takes memory for the samples, and for the coefficients of a progressive image: for each sample 1 and 2 bytes.
     pub fn new(frame: &Frame) -> Self {
         let most = frame.most();

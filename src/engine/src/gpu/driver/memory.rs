@@ -120,11 +120,17 @@ impl PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         if self.is_mapped {
-            if self.device.bind().is_ok() {
-                // SAFETY: waits for transfers that may still use the memory, and ends the registration that `map` made.
-                let _ = unsafe { (sys::cuCtxSynchronize(), sys::cuMemHostUnregister(self.address.cast())) };
-                // SAFETY: mapped by `map` with this length, unmapped once. Where the device can't be bound, as in a forked
-                // child, which has no such mapping, the address may be another's.
+            let unregister = || {
+                // SAFETY: waits for transfers that may still use the memory.
+                check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })?;
+                // SAFETY: ends the registration that `map` made.
+                check("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(self.address.cast()) })
+            };
+            let is_free = self.device.bind().and_then(|()| unregister()).is_ok();
+            // Memory that the driver still knows, as while a graph is captured, is left: at its address another mapping would
+            // be taken for it. In a forked child, which has no such mapping, the address may be another's already.
+            if is_free {
+                // SAFETY: mapped by `map` with this length, unmapped once.
                 unsafe { libc::munmap(self.address.cast(), self.len) };
             }
         } else if !self.address.is_null() && self.device.bind().is_ok() {
