@@ -64,7 +64,6 @@ def rechunk(
         RuntimeError: A store can't be read or written, or ``verify`` found a difference.
     """
     given = {name: value for name, value in locals().items() if name not in ("source", "target", "progress") and value is not None}
-    given |= {name: _as_text(given[name]) for name in ("storage_options", "target_options") if name in given}
     if "memory" in given:
         given["memory"] = str(memory)
     named = {_NAMES.get(name, name): value for name, value in given.items()}
@@ -82,11 +81,6 @@ def _by_arguments(text: str) -> str:
     """Returns a text of the command with the names of arguments in place of options."""
     by_option = {option: name for name, option in _NAMES.items()}
     return re.sub(r"--(\w+)", lambda match: by_option.get(match[1], match[1]), text)
-
-
-def _as_text(given: Mapping[str, Any]) -> dict[str, str]:
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-    return {name: text for name, text in texts.items() if given[name] is not None}
 
 
 def rechunked(source_path: str, target_path: str, given: Mapping[str, Any], show: bool) -> dict[str, Any]:

@@ -148,11 +148,12 @@ def _bytes(given: Any) -> int | None:
 
 
 def _pairs(name: str, given: Any) -> dict[str, str]:
-    """Converts ``NAME=VALUE ...`` to a dictionary."""
+    """Converts ``NAME=VALUE ...``, or a dictionary, to a dictionary of text, as words of a command would give it."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {str(key): str(value) for key, value in cast("Mapping[Any, Any]", given).items()}
+        entries = ((key, value) for key, value in cast("Mapping[Any, Any]", given).items() if value is not None)
+        return {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in entries}
     found: dict[str, str] = {}
     for word in _listed(given):
         key, equals, value = str(word).partition("=")

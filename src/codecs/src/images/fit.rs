@@ -13,24 +13,13 @@ pub(crate) struct Expected<'a> {
     pub dtype: DType,
 }
 
-/// What an image's header says.
+/// What an image's header says. The channels of a pixel lie beside each other: rows, columns, channels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub height: u64,
     pub width: u64,
     pub channels: u64,
     pub dtype: DType,
-    /// How the channels lie in the chunk.
-    pub order: Interleaved,
-}
-
-/// How the channels of an image lie in the chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interleaved {
-    /// The channels of a pixel lie beside each other: rows, columns, channels.
-    Yes,
-    /// Each channel is a plane: channels, rows, columns.
-    No,
 }
 
 /// Why an image isn't decoded.
@@ -55,10 +44,7 @@ impl Expected<'_> {
     /// # Errors
     /// If the image has another type, or isn't the chunk with each of its axes made of neighbouring axes of the chunk.
     pub fn check(&self, found: &Found) -> Result<(), Unfit> {
-        let axes = match found.order {
-            Interleaved::Yes => [found.height, found.width, found.channels],
-            Interleaved::No => [found.channels, found.height, found.width],
-        };
+        let axes = [found.height, found.width, found.channels];
         if found.dtype == self.dtype && groups(self.shape, axes) {
             Ok(())
         } else {
@@ -91,9 +77,8 @@ impl fmt::Display for Expected<'_> {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { height, width, channels, dtype, order } = self;
-        let planes = if *order == Interleaved::No { ", one behind the other" } else { "" };
-        write!(f, "{height} rows of {width} pixels with {channels} channels of {}{planes}", dtype.name())
+        let Self { height, width, channels, dtype } = self;
+        write!(f, "{height} rows of {width} pixels with {channels} channels of {}", dtype.name())
     }
 }
 

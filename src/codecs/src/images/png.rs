@@ -8,7 +8,7 @@ use std::io::Cursor;
 
 use png::{ColorType, Limits, Transformations};
 
-use super::fit::{Expected, Found, Interleaved, Unfit};
+use super::fit::{Expected, Found, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
 use dali_zarr_base::dtype::DType;
@@ -54,7 +54,6 @@ impl Decoder for Png {
                 ColorType::Rgba => 4,
             },
             dtype: if depth == png::BitDepth::Sixteen { DType::U16 } else { DType::U8 },
-            order: Interleaved::Yes,
         };
         expected.check(&found)?;
         if reader.output_buffer_size() != Some(out.len()) {

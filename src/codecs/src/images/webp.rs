@@ -11,7 +11,7 @@ use std::io::Cursor;
 use image_webp::WebPDecoder;
 use serde_json::Value;
 
-use super::fit::{Expected, Found, Interleaved, Unfit};
+use super::fit::{Expected, Found, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
 use dali_zarr_base::dtype::DType;
@@ -59,7 +59,6 @@ impl Decoder for WebP {
             width: width.into(),
             channels: if wanted { 4 } else { 3 },
             dtype: DType::U8,
-            order: Interleaved::Yes,
         })?;
         if frames(encoded).any(|size| size != (width, height)) {
             return Err(Unfit::damaged("its lossy frame has another size than its canvas"));

@@ -24,7 +24,7 @@ use serde_json::Value;
 use self::frame::{Frame, Segment, Segments, Tables};
 use self::sample::{Convert, Scaling};
 use self::scan::Parts;
-use super::fit::{Expected, Found, Interleaved, Unfit};
+use super::fit::{Expected, Found, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
 use dali_zarr_base::base64;
@@ -214,7 +214,6 @@ impl Decoder for Jpeg {
                             width: frame.width as u64,
                             channels: convert.channels(frame.components.len()) as u64,
                             dtype: DType::U8,
-                            order: Interleaved::Yes,
                         })?;
                         if Parts::bytes(frame) > self.working_bytes(out.len()) {
                             return Err(Unfit::damaged("its blocks reach far beyond its pixels"));
