@@ -43,9 +43,9 @@ for epoch in range(training.epoch, args.epochs):
     for batch in training:
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(batch["input"]), batch["target"])
+        show(f"epoch {epoch} training loss {loss.item():.3f} on {' '.join(map(str, batch.coords['time'].astype('datetime64[h]')))}")
         loss.backward()
         optimizer.step()
-        show(f"epoch {epoch} training loss {loss.item():.3f} on {' '.join(map(str, batch.coords['time'].astype('datetime64[h]')))}")
         if dist.get_rank() == 0:
             torch.save({name: part.state_dict() for name, part in kept.items()}, args.checkpoint + ".new")
             os.replace(args.checkpoint + ".new", args.checkpoint)
