@@ -217,15 +217,19 @@ $(WHEEL)/.venv/.installed: pyproject.toml
 	$(WHEEL)/.venv/bin/python -m pip install --quiet --group wheel
 	@touch $@
 
+# ARCH=aarch64 is for Arm: on another machine cmake/cross.sh makes what that needs.
+ARCH := $(shell uname -m)
+
 wheel: $(WHEEL)/.venv/.installed  ## Build the wheel for all versions of DALI and CUDA, in dist, with an SBOM beside it
-	$(WHEEL)/.venv/bin/python cmake/wheel.py
+	$(WHEEL)/.venv/bin/python cmake/wheel.py $(ARCH)
 
 sdist: $(WHEEL)/.venv/.installed  ## Build the source package in dist, and check what PyPI would refuse
 	$(WHEEL)/.venv/bin/python -m build --sdist --no-isolation --skip-dependency-check --outdir dist
 	$(WHEEL)/.venv/bin/twine check --strict dist/*.tar.gz $(wildcard dist/*.whl)
 
+# A wheel for another kind of machine is tested under emulation. WHEEL_TEST holds arguments: make wheel-test ARCH=aarch64 WHEEL_TEST=--whole.
 wheel-test: setup  ## Install the wheel of dist into fresh environments, one for each build of DALI, and read by it
-	$(BIN)/python tests/wheel.py
+	$(BIN)/python tests/$(if $(filter $(shell uname -m),$(ARCH)),wheel,emulated).py $(WHEEL_TEST)
 
 # The tools that Rust and Python don't bring along are in an environment of their own.
 LINT := build/lint/.venv/bin

@@ -1,12 +1,13 @@
 """Lists what the library is made of, in the format CycloneDX 1.6: every crate that is linked into libdali_zarr.so, with its licence
 and the checksum of its sources. Crates that only build, test or run on other systems aren't in it.
 
-    python cmake/sbom.py TARGET.cdx.json
+    python cmake/sbom.py TARGET.cdx.json [ARCH]    # x86_64 or aarch64; by default this machine's
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 import tomllib
@@ -16,11 +17,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = "dali-zarr"
-SYSTEM = "x86_64-unknown-linux-gnu"
 
 
-def metadata() -> dict[str, Any]:
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", SYSTEM]
+def metadata(arch: str) -> dict[str, Any]:
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", f"{arch}-unknown-linux-gnu"]
     return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
 
 
@@ -88,10 +88,10 @@ def ref(package: dict[str, Any]) -> str:
     return f"pkg:cargo/{package['name']}@{package['version']}"
 
 
-def main(target: Path) -> None:
+def main(target: Path, arch: str = platform.machine()) -> None:
     lock = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
-    target.write_text(json.dumps(bill(metadata(), lock), indent=1) + "\n")
+    target.write_text(json.dumps(bill(metadata(arch), lock), indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -123,9 +124,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=everything, default=everything)
     parser.add_argument("--wheel", type=Path)
     options = parser.parse_args()
-    wheels = [options.wheel] if options.wheel else sorted((ROOT / "dist").glob("*.whl"))
+    wheels = [options.wheel] if options.wheel else sorted((ROOT / "dist").glob(f"*_{platform.machine()}.whl"))
     if len(wheels) != 1:
-        raise SystemExit(f"expected one wheel in dist, but found {len(wheels)}: run make wheel")
+        raise SystemExit(f"expected one wheel for this machine in dist, but found {len(wheels)}: run make wheel")
     with tempfile.TemporaryDirectory() as folder:
         arguments, expected = first_batch(Path(folder))
         for name in options.only:

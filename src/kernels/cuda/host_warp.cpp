@@ -1,11 +1,12 @@
 // A warp on the host: 32 coroutines that take turns at each point where the lanes of a warp meet. Only for tests of
 // code for warps, and to decode streams without a GPU: it is slow, but exact.
 //
-// The lanes jump by the compiler's own pair of functions, which GCC has for all processors, and Clang for x86-64. setjmp
-// would save registers that the compiler loads again anyway, and longjmp looks for handlers of cancelled threads: both
-// together took half of the time.
+// The lanes jump by the compiler's own pair of functions, which GCC has for all processors, and Clang for x86-64 and few
+// others. setjmp would save registers that the compiler loads again anyway, and longjmp looks for handlers of cancelled
+// threads: both together took half of the time.
 #include "host_warp.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdlib>
@@ -19,7 +20,15 @@ namespace {
 constexpr size_t kStack = 64 * 1024 + 9 * 64;
 
 // Where a lane goes on.
+#if defined(__clang__) && !defined(__x86_64__)
+typedef jmp_buf Place;
+#define DZ_SET(place) _setjmp(place)
+#define DZ_JUMP(place) _longjmp(place, 1)
+#else
 typedef void* Place[5];
+#define DZ_SET(place) __builtin_setjmp(place)
+#define DZ_JUMP(place) __builtin_longjmp(place, 1)
+#endif
 
 struct HostWarp {
   uint32_t lane;              // lane that runs now
@@ -40,7 +49,7 @@ thread_local HostWarp* warp = nullptr;
 // A function of its own: the compiler forbids its jump in a function that also sets a place to jump to.
 [[noreturn, gnu::noinline]] void go_to(uint32_t lane) {
   warp->lane = lane;
-  if (lane < warp->running) __builtin_longjmp(warp->at[lane], 1);
+  if (lane < warp->running) DZ_JUMP(warp->at[lane]);
   ++warp->running;
   setcontext(&warp->start[lane]);
   abort();
@@ -60,10 +69,10 @@ void enter() {
 
 // Runs the other lanes until it is this lane's turn again. Not a function: the processor predicts returns wrongly after a
 // jump to another stack. finished > 0: a lane has ended while others wait for it, a bug in the code under test.
-#define DZ_YIELD()                                                                    \
-  do {                                                                                \
-    if (warp->finished > 0) abort();                                                  \
-    if (__builtin_setjmp(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp); \
+#define DZ_YIELD()                                                          \
+  do {                                                                      \
+    if (warp->finished > 0) abort();                                        \
+    if (DZ_SET(warp->at[warp->lane]) == 0) go_to((warp->lane + 1) % kWarp); \
   } while (0)
 
 void host_warp_sync() { DZ_YIELD(); }

@@ -17,9 +17,14 @@ namespace {
 template <typename Backend, typename Registry>
 void RegisterBackend(Registry &registry, const char *name) {
   if (registry.IsRegistered(name)) return;
-  registry.template Register<Backend>(name, [](const dali::OpSpec &spec) -> std::unique_ptr<dali::OperatorBase> {
+  const auto creator = [](const dali::OpSpec &spec) -> std::unique_ptr<dali::OperatorBase> {
     return std::make_unique<ZarrReader<Backend>>(spec);
-  });
+  };
+#if DALI_ZARR_DALI >= 202
+  registry.template Register<Backend>(name, creator);
+#else
+  registry.Register(name, creator);
+#endif
 }
 
 }  // namespace

@@ -515,9 +515,10 @@ void DefineSchema(dali::OpSchema &schema) {
 or its row in the output of `return_index`, a list. With this input the order is not the reader's own: the batch has as many
 samples as the input.)")
       .OutputFn(CountOutputs)
-      .MakeStateful()
-      .SupportCPU()
-      .SupportGPU();
+      .MakeStateful();
+#if DALI_ZARR_DALI >= 202
+  schema.MakeDefined().SupportCPU().SupportGPU();
+#endif
   AddSampleArguments(schema);
   AddValueArguments(schema);
   AddOrderArguments(schema);
@@ -529,10 +530,10 @@ samples as the input.)")
 }  // namespace
 
 void DefineSchemas() {
-  DefineSchema(dali::SchemaRegistry::RegisterSchema("readers__Zarr").MakeDefined());
-  auto &alias = dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined();
+  DefineSchema(dali::SchemaRegistry::RegisterSchema("readers__Zarr"));
+  auto &alias = dali::SchemaRegistry::RegisterSchema("ZarrReader");
 #if DALI_ZARR_DALI >= 204
-  alias.AliasFor("readers__Zarr");
+  alias.MakeDefined().AliasFor("readers__Zarr");
 #else
   DefineSchema(alias);
 #endif

@@ -44,9 +44,16 @@ unsafe impl Send for HostBlock {}
 // SAFETY: as above; the block itself has no interior state.
 unsafe impl Sync for HostBlock {}
 
+/// Bytes of a page of memory: 4 KiB on x86-64, up to 64 KiB on Arm.
+pub fn page_size() -> usize {
+    // SAFETY: asks for a constant of the system.
+    let told = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(told).expect("every system has pages")
+}
+
 /// Returns the bytes that are mapped for a block of `len` bytes. The system maps no empty range.
 fn mapped(len: usize) -> usize {
-    len.max(4096)
+    len.max(1)
 }
 
 impl HostBlock {
@@ -114,8 +121,8 @@ impl HostBlock {
     /// # Safety
     /// Nobody may have a lease of the range.
     pub(super) unsafe fn discard(&self, offset: usize, len: usize) {
-        const PAGE: usize = 4096;
-        let (from, to) = (offset.next_multiple_of(PAGE), (offset + len).min(self.len) / PAGE * PAGE);
+        let page = page_size();
+        let (from, to) = (offset.next_multiple_of(page), (offset + len).min(self.len) / page * page);
         if matches!(self.backing, Backing::Mapped) && from < to {
             // SAFETY: whole pages of the mapping, which nobody uses. They are zero when they are used again. Only advice:
             // failure is fine.

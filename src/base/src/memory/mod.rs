@@ -14,7 +14,7 @@ mod machine;
 mod per_process;
 mod pool;
 
-pub use block::HostBlock;
+pub use block::{HostBlock, page_size};
 pub use host_arena::HostArena;
 pub use lease::{Lease, Part, SharedLease};
 pub use ledger::{Account, Given, Ledger};

@@ -3,7 +3,7 @@
 use super::{Device, check};
 use cudarc::driver::sys;
 use dali_zarr_base::error::{Error, Result};
-use dali_zarr_base::memory::Machine;
+use dali_zarr_base::memory::{Machine, page_size};
 use std::sync::Arc;
 
 /// Device memory. Its address is a multiple of 256.
@@ -169,11 +169,11 @@ fn map(len: usize) -> Option<*mut u8> {
 
 /// Touches each page of a new mapping, so that none is faulted in while data stream in.
 fn fault_in(address: usize, len: usize) {
-    const PAGE: usize = 4096;
+    let page = page_size();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    let each = len.div_ceil(threads).next_multiple_of(PAGE);
+    let each = len.div_ceil(threads).next_multiple_of(page);
     let touch = |from: usize| {
-        for at in (from..(from + each).min(len)).step_by(PAGE) {
+        for at in (from..(from + each).min(len)).step_by(page) {
             // SAFETY: within the mapping, whose address nobody else has.
             unsafe { ((address + at) as *mut u8).write_volatile(0) };
         }
