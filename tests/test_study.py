@@ -273,7 +273,7 @@ def test_the_page_takes_its_numbers_from_the_results(study, tmp_path):
     real = next(row for row in json.loads((tmp_path / "bars.json").read_text())["rows"] if row["way"] == "external_source")
     assert f"| external_source | one-hour | {real['real']:.1f} | {real['loading']:.1f} |" in text
     pictures = set(re.findall(r"\(\.\./assets/study/(\w+)\.png\)", template))
-    assert pictures == {"chain", "bars", "gpus", "timelines", "reading", "decompression", "chunking", "skill"}
+    assert pictures == {"bars", "timelines", "reading", "decompression", "chunking", "skill"}
 
 
 def test_numbers_of_a_page(study, tmp_path):
