@@ -269,7 +269,7 @@ def test_the_page_takes_its_numbers_from_the_results(study, tmp_path):
     results_for(study, tmp_path)
     template = page.TEMPLATE.read_text()
     text = page.filled(template, tmp_path)
-    assert "{{" not in text and "Measured on 1 x H200, 16 cores; zarr 3.1.6, unless" in text
+    assert "{{" not in text and "on 1 x H200, 16 cores; zarr 3.1.6, unless" in text
     real = next(row for row in json.loads((tmp_path / "bars.json").read_text())["rows"] if row["way"] == "external_source")
     assert f"| external_source | one-hour | {real['real']:.1f} | {real['loading']:.1f} |" in text
     pictures = set(re.findall(r"\(\.\./assets/study/(\w+)\.png\)", template))
