@@ -357,6 +357,18 @@ def test_pages_and_pictures_have_the_numbers_of_the_results():
     assert f"{min(found):.2f} to {max(found):.2f}" in " ".join((ROOT / "docs/project/training.md").read_text().split())
 
 
+def test_the_gallery_shows_all_notebooks():
+    """With their outputs, and with code that fits."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    named = hooks["NOTEBOOK"].findall((ROOT / "docs" / "gallery.md").read_text())
+    assert set(named) == {path.stem for path in hooks["NOTEBOOKS"].glob("*.ipynb")}
+    for name in named:
+        shown = hooks["notebook"](hooks["NOTEBOOKS"] / f"{name}.ipynb")
+        code = re.findall(r"^```python\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
+        assert code and "```text\n" in shown and not shown.startswith("# "), name
+        assert max(len(line) for block in code for line in block.splitlines()) < 80, name
+
+
 def test_there_is_one_first_example():
     """The README, the home page and Getting started show the same loop."""
     blocks = [
