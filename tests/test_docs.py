@@ -40,7 +40,7 @@ REFERENCE = ROOT / "docs" / "reference"
 # Shown whole by a page; tests of their own run them.
 INCLUDED = re.compile(r'^--8<-- "([^"]+)"', re.MULTILINE)
 COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-LINES = {"README.md": 200}
+LINES = {"README.md": 200, "docs/project/measurements.md": 150, "docs/project/training.md": 150}
 
 
 @pytest.fixture
@@ -332,39 +332,50 @@ def test_the_tables_of_names_have_the_names_of_dali():
     assert len(named) > 20 and named <= known | {"enable_checkpointing"}, named - known
 
 
-def test_the_readme_has_the_measured_numbers():
-    """Its table and its picture, each number of the same row of the measurements."""
-    measured = (ROOT / "docs" / "project" / "measurements.md").read_text()
-    rows = [set(re.findall(r"[\d.]+", row)) for row in re.findall(r"^\| v\d-.*$", measured, re.MULTILINE)]
-    readme = (ROOT / "README.md").read_text()
-    table = re.findall(r"^\| \w.*? \|( [\d.]+ \|.*)$", readme[readme.index("## Measurements") :], re.MULTILINE)
-    assert len(table) == 7
-    for row in table:
-        assert any(set(re.findall(r"[\d.]+", row)) <= known for known in rows), row
-    bars = runpy.run_path(str(ROOT / "docs" / "assets" / "three_bars.py"))["BARS"]
-    assert "| v3-zstd | {2} | {1} |".format(*bars.values()) in measured
-    (row,) = re.findall(r"^\| v3 zstd-3 \|.*$", measured, re.MULTILINE)
-    assert row.split(" | ")[6] == str(next(iter(bars.values())))
-    alt = " ".join(map(str, bars.values()))
-    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
-        (shown,) = re.findall(r"!\[(.*)\]\(.*three-bars.svg\)", page.read_text())
-        assert " ".join(re.findall(r"\d+\.\d", shown)) == alt
+def test_pages_and_pictures_have_the_numbers_of_the_results():
+    """Those of the JSON files in docs/assets. After a change: python docs/assets/results.py"""
+    script = runpy.run_path(str(ROOT / "docs" / "assets" / "results.py"))
+    for name in script["PAGES"]:
+        text = (ROOT / name).read_text()
+        assert "<!-- results: " in text and script["filled"](text) == text, name
+    for name, draw in script["PICTURES"].items():
+        drawn = (ROOT / "docs" / "assets" / name).read_text()
+        assert drawn == draw() and drawn.count("<rect") > 6, name
+    assert min(contrast(script[name], "#ffffff") for name in ("OURS", "OTHERS", "THIRD")) > 4.5
+    # What the text says beside the tables.
+    limit = min(row["synthetic"] for row in script["rows"]("bars").values())
+    for name in ("README.md", "docs/index.md"):
+        text = (ROOT / name).read_text()
+        assert f"The U-Net reaches {limit:.0f} on" in text and "14 worker processes" in text, name
+        speeds = re.findall(r"\d+(?:\.\d+)? (?:GB/s|samples/s)", text)
+        assert not speeds, f"{name}: {speeds} beside the tables"
+    assert "min(len(os.sched_getaffinity(0)) // shards, 14)" in (ROOT / "examples/study/readers.py").read_text()
+    # Ranges that pages tell.
+    found = [row["share"] for row in script["rows"]("gpus").values()]
+    assert f"{min(found):.2f} to {max(found):.2f}" in (ROOT / "docs/project/training.md").read_text()
+    found = [row["share"] for (_, way), row in script["rows"]("bars").items() if way == "dali_zarr"]
+    assert f"{min(found):.2f} to {max(found):.2f}" in " ".join((ROOT / "docs/project/training.md").read_text().split())
 
 
-def test_the_first_table_has_the_numbers_of_the_study():
-    """The README and the home page say the same: how fast the study's model trains, by loader and chunks."""
-    study = (ROOT / "docs" / "project" / "study.md").read_text()
-    table = study[study.index("## Training\n") : study.index("## Training with")]
-    rows = dict(re.findall(r"^\| (\w+ \| [\w-]+) \| ([\d.]+) \|", table, re.MULTILINE))
-    expected = {
-        "PyTorch's DataLoader": ["DataLoader | ten-hours", "DataLoader | one-hour"], "DALI's": ["external_source | one-hour"],
-        "dali-zarr": ["dali_zarr | ten-hours", "dali_zarr | one-hour", "dali_zarr | blosc-lz4"],
-    }
-    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
-        text = page.read_text().split("## How much faster")[1].split("\n## ")[0]
-        for name, ways in expected.items():
-            (row,) = re.findall(rf"^\| {name}.*$", text, re.MULTILINE)
-            assert re.findall(r"\d+\.\d", row) == [rows[way] for way in ways], page.name
+def test_the_gallery_shows_all_notebooks():
+    """With their outputs, and with code that fits."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    named = hooks["NOTEBOOK"].findall((ROOT / "docs" / "gallery.md").read_text())
+    assert set(named) == {path.stem for path in hooks["NOTEBOOKS"].glob("*.ipynb")}
+    for name in named:
+        shown = hooks["notebook"](hooks["NOTEBOOKS"] / f"{name}.ipynb")
+        code = re.findall(r"^```python\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
+        assert code and "```text\n" in shown and not shown.startswith("# "), name
+        assert max(len(line) for block in code for line in block.splitlines()) < 80, name
+
+
+def test_there_is_one_first_example():
+    """The README, the home page and Getting started show the same loop."""
+    blocks = [
+        next(block.source for block in page.blocks if "Loader" in block.source)
+        for page in PAGES if page.path in (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/getting-started.md")
+    ]
+    assert len(blocks) == 3 and len(set(blocks)) == 1
 
 
 def test_the_diagrams_are_drawn_from_their_script():
@@ -399,13 +410,6 @@ def test_the_tables_of_results_have_their_keys():
     top, arrays, memory = re.split(r"Each of `arrays` has:|`memory` has:", explained)
     for part, given in ((top, found), (arrays, found["arrays"][0]), (memory, found["memory"])):
         assert keys(part) == set(given), keys(part) ^ set(given)
-
-
-def test_the_picture_of_training_has_the_numbers_of_its_table():
-    """It is drawn anew after the table has changed: python docs/assets/training.py"""
-    script = runpy.run_path(str(ROOT / "docs" / "assets" / "training.py"))
-    assert len(script["numbers"]()) == 9
-    assert f"<dc:description>{script['description']()}</dc:description>" in (ROOT / "docs" / "assets" / "training.svg").read_text()
 
 
 def test_c_blocks_compile(tmp_path):

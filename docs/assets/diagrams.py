@@ -21,8 +21,8 @@ FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
 class Drawing:
     """Parts of a picture of a fixed width."""
 
-    def __init__(self, height: int, title: str):
-        self._height, self._title = height, title
+    def __init__(self, height: int, title: str, width: int = WIDTH):
+        self._height, self._title, self._width = height, title, width
         self._parts: list[str] = []
 
     def box(self, x: float, y: float, w: float, h: float, fill: str = PAPER, line: str = LINE, dash: str = "") -> None:
@@ -35,6 +35,10 @@ class Drawing:
         weight = ' font-weight="bold"' if bold else ""
         how = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"{weight}'
         self._parts.append(f"<text {how}>{text}</text>")
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str, dash: str = "") -> None:
+        more = f' stroke-dasharray="{dash}"' if dash else ""
+        self._parts.append(f'<path d="M{x1:g},{y1:g} L{x2:g},{y2:g}" stroke="{colour}" stroke-width="1.5"{more}/>')
 
     def labelled(self, x: float, y: float, w: float, head: str, about: str, fill: str = PAPER) -> None:
         """A box of two lines."""
@@ -49,10 +53,10 @@ class Drawing:
     def svg(self) -> str:
         head = '<path d="M0,0 L8,4 L0,8 z" fill="' + INK + '"/>'
         return "\n".join([
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height}" font-family="{FONT}" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self._height}" font-family="{FONT}" role="img">',
             f"<title>{self._title}</title>",
             f'<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">{head}</marker></defs>',
-            f'<rect width="{WIDTH}" height="{self._height}" rx="8" fill="{PAPER}"/>', *self._parts, "</svg>\n",
+            f'<rect width="{self._width}" height="{self._height}" rx="8" fill="{PAPER}"/>', *self._parts, "</svg>\n",
         ])
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,20 @@ def done(found: Found) -> list[Any]:
 def chunking(found: Found, out: Path) -> None:
     rows = [(row["store"], row["way"], row["gb_per_second"]) for row in done(found)]
     title = f"Consecutive pairs of hours, by chunks ({where(found)})"
-    grouped(rows, out / "chunking.png", "delivered, GB/s (logarithmic)", title, log=True)
+    grouped(rows, out / "chunking.png", "delivered, GB/s", title)
 
 
 def reading(found: Found, out: Path) -> None:
     rows = done(found)
-    figure, axes = plt.subplots(figsize=(10, 0.36 * len(rows) + 1.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.6, 0.36 * len(rows) + 1.4), layout="constrained")
     names = [f"{row['way']} ({row['store']}, {_size(row['bytes'])})" for row in rows]
-    drawn = axes.barh(range(len(rows)), [row["seconds"] for row in rows], color=[COLOURS.get(row["way"]) for row in rows])
-    axes.bar_label(drawn, [f"{row['seconds']:.2f} s, {row['gb_per_second']:.1f} GB/s" for row in rows], fontsize=8, padding=3)
-    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    drawn = axes.barh(range(len(rows)), [row["gb_per_second"] for row in rows], color=[COLOURS.get(row["way"]) for row in rows])
+    axes.bar_label(drawn, [f"{row['gb_per_second']:.1f}, {row['seconds']:.2f} s" for row in rows], fontsize=9, padding=3)
+    axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.invert_yaxis()
-    axes.margins(x=0.2)
+    axes.margins(x=0.3)
     plain(axes)
-    axes.set(xlabel="seconds", title=f"Reading once ({where(found)})")
+    axes.set(xlabel="GB/s: higher is better", title=f"Reading once ({where(found)})")
     finished(figure, out / "reading.png")
 
 
@@ -47,7 +46,7 @@ def _size(count: int) -> str:
 
 
 def decompression(found: Found, out: Path) -> None:
-    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.6, 4.2), layout="constrained")
     for way in dict.fromkeys(row["way"] for row in done(found)):
         rows = [row for row in done(found) if row["way"] == way]
         points = [(row["chunk"] / 1024, row["gb_per_second"]) for row in rows]
@@ -58,46 +57,38 @@ def decompression(found: Found, out: Path) -> None:
     axes.set_ylim(bottom=0)
     plain(axes)
     axes.legend(frameon=False)
-    axes.set(xlabel="decoded size of a chunk", ylabel="decoded, GB/s", title=f"zstd ({where(found)})")
+    axes.set(xlabel="decoded size of a chunk", ylabel="decoded, GB/s: higher is better", title=f"zstd ({where(found)})")
     finished(figure, out / "decompression.png")
 
 
-def _bars(rows: Iterable[Found], group: Any) -> list[tuple[str, str, float]]:
-    keys = (("real data", "real"), ("loading only", "loading"), ("synthetic data", "synthetic"))
-    return [(group(row), name, row[key]) for row in rows for name, key in keys]
-
-
 def bars(found: Found, out: Path) -> None:
-    rows = _bars(done(found), lambda row: f"{row['way']}\n{row['store']}")
-    title = f"Training a U-Net over a residual encoder ({where(found)})"
-    grouped(rows, out / "bars.png", "samples/s (logarithmic)", title, log=True)
-    chain(found, out)
-
-
-def chain(found: Found, out: Path) -> None:
     """From the study's start to this reader, step by step, as shares of what the model can do."""
     rows = done(found)
-    steps = [("the study's start:\nDataLoader,\nten-hours", found["study"]["real"] / found["study"]["synthetic"], "#404040")]
-    steps += [(f"{row['way']},\n{row['store']}", row["share"], COLOURS[row["way"]]) for row in rows]
-    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
-    drawn = axes.bar(range(len(steps)), [100 * share for _, share, _ in steps], color=[colour for *_, colour in steps])
+    steps = [("the study's start: DataLoader, ten-hours", found["study"]["real"] / found["study"]["synthetic"], "#404040")]
+    steps += [(f"{row['way']}, {row['store']}", row["share"], COLOURS[row["way"]]) for row in rows]
+    figure, axes = plt.subplots(figsize=(7.6, 0.4 * len(steps) + 1.2), layout="constrained")
+    drawn = axes.barh(range(len(steps)), [100 * share for _, share, _ in steps], color=[colour for *_, colour in steps])
     # Over the line at 100 %.
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    axes.bar_label(drawn, [f"{100 * share:.3g} %" for _, share, _ in steps], fontsize=9, padding=3, bbox=box)
-    axes.set_xticks(range(len(steps)), [name for name, *_ in steps], fontsize=8)
-    axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
-    axes.margins(y=0.12)
+    axes.bar_label(drawn, [f"{100 * share:.3g} %" for _, share, _ in steps], fontsize=9, padding=4, bbox=box)
+    axes.set_yticks(range(len(steps)), [name for name, *_ in steps], fontsize=9)
+    axes.invert_yaxis()
+    axes.axvline(100, color="black", linewidth=0.8, linestyle=":")
+    axes.margins(x=0.15)
     plain(axes)
-    axes.set(ylabel="real / synthetic, %", title=f"Training on real data, as a share of synthetic data ({where(found)})")
-    finished(figure, out / "chain.png")
+    title = f"Training a U-Net ({where(found)})"
+    axes.set(xlabel="real / synthetic, %: higher is better, 100 % is all that the model can do", title=title)
+    finished(figure, out / "bars.png")
 
 
 def timelines(found: Found, out: Path) -> None:
     rows = done(found)
     if not rows:
         return
+    # Of one store.
+    rows = [row for row in rows if row["store"] == rows[0]["store"]]
     kinds = list(KINDS)
-    figsize = (10, 1.35 * len(rows) + 0.9)
+    figsize = (8.4, 1.5 * len(rows) + 0.9)
     figure, all_axes = plt.subplots(len(rows), 1, figsize=figsize, sharex=True, layout="constrained", squeeze=False)
     for row, axes in zip(rows, all_axes[:, 0], strict=True):
         for i, kind in enumerate(kinds):
@@ -122,8 +113,10 @@ def _told(kind: str, row: Found) -> str:
 
 def gpus(found: Found, out: Path) -> None:
     unit, units = ("GPU", "GPUs") if found["machine"]["gpus"] else ("process", "processes")
-    rows = _bars(done(found), lambda row: f"{row['store']}\n{row['way']} {unit if row['way'] == '1' else units}")
-    rows = [row for row in rows if row[1] != "loading only"]
+    rows = [
+        (f"{row['store']}\n{row['way']} {unit if row['way'] == '1' else units}", name, row[key])
+        for row in done(found) for name, key in (("real data", "real"), ("synthetic data", "synthetic"))
+    ]
     grouped(rows, out / "gpus.png", "samples/s, all together", f"dali_zarr with torchrun ({where(found)})")
 
 

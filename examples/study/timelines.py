@@ -17,7 +17,7 @@ from common import arguments, compare, has_gpu
 from readers import READERS
 from store import prepare
 
-WAYS = {"dali_zarr": ("one-hour",), "DataLoader": ("ten-hours",), "external_source": ("one-hour",)}
+WAYS = {"dali_zarr": ("one-hour",), "DataLoader": ("one-hour",), "external_source": ("one-hour",)}
 # Seconds of a profile, and of a point of the timeline.
 SECONDS, POINT = 2.0, 0.005
 Event = tuple[str, float, float]

@@ -113,9 +113,10 @@ def picture(own: list[dict[str, Any]]) -> str:
     free = float(TOP)
     for at, store, colour in sorted(labels):
         free = max(at + 4, free)
-        lines.append(f'<text x="{WIDTH - RIGHT + 8}" y="{round(free, 1)}" fill="{colour}">{escape(store)}</text>')
+        lines.append(f'<circle cx="{WIDTH - RIGHT + 8}" cy="{round(free - 4, 1)}" r="4" fill="{colour}"/>')
+        lines.append(f'<text x="{WIDTH - RIGHT + 18}" y="{round(free, 1)}">{escape(store)}</text>')
         free += 14
-    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 4}">GB/s, decoded, over the runs</text></svg>')
+    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 4}">decoded GB/s over the runs: higher is better</text></svg>')
     return "\n".join(lines)
 
 
