@@ -46,7 +46,7 @@ test)
     test -d "$cross/arm64" && exit
     system arm64 bookworm arm64
     inside arm64 "apt-get -qq update
-        apt-get -qq install --yes --no-install-recommends python3 gcc libc6-dev"
+        apt-get -qq install --yes --no-install-recommends python3 g++ make"
     mv "$cross/arm64.new" "$cross/arm64"
     ;;
 in)
@@ -58,6 +58,7 @@ in)
         place=$1 here=$2 shared=$3
         shift 3
         mount -t proc proc "$place/proc"
+        mount --rbind /sys "$place/sys"
         mount --rbind /dev "$place/dev"
         for folder in $shared; do
             mkdir -p "$folder" "$place$folder"
@@ -65,7 +66,7 @@ in)
         done
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
         exec chroot "$place" sh -c "cd \"\$0\" && exec \"\$@\"" "$here" "$@"
-    ' sh "$place" "$PWD" "$root ${CARGO_HOME:-$HOME/.cargo} ${CARGO_TARGET_DIR-} /tmp ${CROSS_SHARED-}" "$@"
+    ' sh "$place" "$PWD" "$root ${CARGO_HOME:-$HOME/.cargo} ${CARGO_TARGET_DIR-} /tmp" "$@"
     ;;
 *)
     sed -n '2,9s/^# \{0,1\}//p' "$0"

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from support.pipelines import run_script
 from support.stores import Layout, write_array
+from support.versions import DALI, needs_dynamic_mode, needs_states
+
+pytestmark = needs_dynamic_mode
 
 STEPS = 11
 VALUES = np.random.default_rng(3).standard_normal((STEPS, 3, 4)).astype("float32")
@@ -120,10 +123,11 @@ def test_counters(make):
     import nvidia.dali.experimental.dynamic as ndd
 
     for capture in (False, True):
+        how = {"capture": capture} if DALI >= (2, 2) else {}
         reader = make()
         with pytest.raises(RuntimeError, match="counters: expected a reader for Zarr that has delivered a batch"):
             dali_zarr.counters(reader)
-        for number, batch in enumerate(reader.next_epoch(batch_size=4, capture=capture)):
+        for number, batch in enumerate(reader.next_epoch(batch_size=4, **how)):
             ndd.cast(batch[0] if isinstance(batch, tuple) else batch, dtype=ndd.float32)
             assert dali_zarr.counters(reader)["batches"] > number and dali_zarr.counters(reader)["arrays"] == ["n"]
 
@@ -158,6 +162,7 @@ def test_shards(make, stick):
         assert sorted(got) == list(range(STEPS))
 
 
+@needs_states
 @pytest.mark.parametrize("args", [{}, {"random_shuffle": True, "pad_last_batch": True, "num_shards": 2, "shard_id": 1}], ids=str)
 def test_a_state_at_every_step(make, args):
     """get_state and set_state: the next epoch of the new reader begins with the batch after the last one."""
@@ -173,6 +178,7 @@ def test_a_state_at_every_step(make, args):
         assert follow == stream[step + 1 : step + 1 + len(follow)], f"after {step + 1} batches"
 
 
+@needs_states
 def test_checkpoint(make):
     """The dynamic mode's Checkpoint keeps several readers."""
     from nvidia.dali.experimental.dynamic import checkpoint
@@ -197,6 +203,7 @@ def test_checkpoint(make):
                 assert numpy(x).tobytes() == numpy(y).tobytes()
 
 
+@needs_states
 def test_other_shards_and_other_data(make):
     """As with pipelines: what is left is divided anew, and other samples are refused with what differs."""
     old = [make(num_shards=2, shard_id=s, pad_last_batch=True, enable_checkpointing=True) for s in range(2)]
