@@ -1,4 +1,4 @@
-"""Runs the lines of docs/from/torchgeo.md. Their boxes are compared with those of torchgeo's RasterDataset over a GeoTIFF of the same
+"""Runs the lines of docs/from/torchgeo.md. Their boxes are compared with those of its RasterDataset over a GeoTIFF of the same
 values. Prints JSON: the number of equal samples, and the losses of a model with both."""
 
 from __future__ import annotations
