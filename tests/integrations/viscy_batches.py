@@ -157,7 +157,7 @@ class Model(lightning.LightningModule):
 def trained(folder: Path, kind: type) -> list[Any]:
     """An epoch, another one from its checkpoint, and a prediction."""
     losses = []
-    case = {"normalizations": "fov_statistics", "augmentations": ["flip"], "split_ratio": 0.7, "target_2d": False}
+    case = {"normalizations": "fov_statistics", "augmentations": ["flip"], "split_ratio": 0.7, "target_2d": True}
     quiet: Any = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     where, path = folder / kind.__module__, None
     for epoch in range(2):
