@@ -132,7 +132,7 @@ build/integrations/%/.python: tests/integrations/requirements-%.txt $(VENV)/.pyt
 
 integrations: build $(INTEGRATIONS:%=build/integrations/%/.python)  ## Test adapters beside their frameworks, and compare speeds
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integrations
-	@for name in xbatcher lightning anemoi credit transformers physicsnemo; do ANEMOI_BASE_SEED=1 PYTHONPATH=$(HERE)/build/integrations/$$name \
+	@for name in xbatcher lightning anemoi credit transformers physicsnemo viscy monai torchgeo; do ANEMOI_BASE_SEED=1 PYTHONPATH=$(HERE)/build/integrations/$$name \
 	    $(BIN)/python -W ignore tests/integrations/speed.py $$name > build/integrations/$$name.log 2>&1 || \
 	    { cat build/integrations/$$name.log; exit 1; }; done
 	@$(BIN)/python tests/integrations/speed.py --table

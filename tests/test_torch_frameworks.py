@@ -215,6 +215,22 @@ def test_accelerate_accumulates(path, stop):
     assert synced == ([False, False, False, True, False, True] * 2 if stop is None else [False, False, False, True] * 2)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", [{}, {"pad_last_batch": True}, {"drop_last": True}, {"sampler": range(STEPS)}], ids="".join)
+def test_accelerate_counts_the_last_batch(path, how):
+    """A loss that is repeated for each sample, as Transformers' evaluation has it, has the last batch's own weight, as with a
+    DataLoader. Repeated samples are cut off."""
+    accelerate = pytest.importorskip("accelerate", reason="Accelerate isn't installed: pip install accelerate")
+    accelerator, numbers, sizes = accelerate.Accelerator(cpu=True), [], []
+    for batch in make(path, **how):
+        numbers += accelerator.gather_for_metrics(batch["n"]).tolist()
+        sizes.append(len(accelerator.gather_for_metrics(torch.zeros(()).repeat(4))))
+    count = STEPS // 4 * 4 if "drop_last" in how else STEPS
+    assert numbers == list(range(count)) and sizes == [4] * (count // 4) + [STEPS % 4] * (count % 4 > 0)
+    prepared = accelerator.prepare(torch.utils.data.DataLoader(range(STEPS), 4, drop_last="drop_last" in how))
+    assert sizes == [len(accelerator.gather_for_metrics(torch.zeros(()).repeat(4))) for _ in prepared]
+
+
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_accelerate_skips_batches(path, taken):
     """The DataLoader that skip_first_batches makes gives the rest of the epoch; batches that a state has skipped aren't skipped

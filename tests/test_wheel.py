@@ -45,7 +45,7 @@ def test_the_metadata(tmp_path):
     assert (found["Name"], found["Version"], found["Requires-Python"]) == ("dali-zarr", dali_zarr.__version__, ">=3.11")
     plain = [one for one in found.get_all("Requires-Dist") if "extra ==" not in one]
     assert plain == ["numpy"], "DALI's builds for CUDA 12 and 13 have different names: the extras bring one"
-    extras = ["anemoi", "annbatch", "credit", "diffusion-policy", "lightning", "physicsnemo", "transformers", "xbatcher"]
+    extras = ["anemoi", "annbatch", "credit", "diffusion-policy", "lightning", "physicsnemo", "transformers", "viscy", "xbatcher"]
     assert found.get_all("Provides-Extra") == ["cuda12", "cuda13", *extras]
     versions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["dali-zarr"]["dali"]
     for extra, name in (("cuda12", "nvidia-dali-cuda120"), ("cuda13", "nvidia-dali-cuda130")):

@@ -272,7 +272,7 @@ class Loader(Rollouts, BaseLoader[Batch]):
         if self._read_group is not None and self._is_gathered:
             device = torch.device("cpu") if self._is_host else torch.device("cuda", self._plan.device_id or 0)
             batches = self._read_group.gathered(batches, self, device, self._divided)
-        return accelerate.told(batches, lambda: self._is_last)
+        return accelerate.told(batches, lambda: self._is_last, _own, self._plan.batch_size)
 
     @property
     def _is_gathered(self) -> bool:
@@ -357,6 +357,11 @@ class Loader(Rollouts, BaseLoader[Batch]):
         # On the CPU there is no stream to wait for. PyTorch takes 1 us for a DLPack capsule. For an object it takes 10
         # us: it asks for a version of DLPack that DALI lacks, and then once more.
         return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
+
+
+def _own(batch: Batch) -> int:
+    """Returns how many samples of a batch don't repeat others."""
+    return int((~batch.is_repeated).sum())
 
 
 describe(Loader.__init__, LoaderArguments)

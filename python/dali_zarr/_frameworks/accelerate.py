@@ -14,8 +14,9 @@ class _Place:
     """Where an iteration is, as Accelerate asks for it."""
 
     end_of_dataloader = False
-    # How many samples of the last batches count, which Accelerate cuts from the end. Unknown: repeated samples are at
-    # the end of each rank's batch, and ``Batch.is_repeated`` tells them.
+    # How many samples of the last batch count, over all processes: what is gathered is cut there. 0: all of a full batch. -1: not
+    # known. With several processes repeated samples aren't at the end of what is gathered, but of each rank's part, and
+    # ``Batch.is_repeated`` tells them.
     remainder = -1
 
 
@@ -28,8 +29,15 @@ def _gradient_state() -> Any:
     return state if hasattr(state, "_add_dataloader") and hasattr(state, "_remove_dataloader") else None
 
 
-def told(batches: Iterator[B], is_last: Callable[[], bool]) -> Iterator[B]:
-    """Yields the batches, and tells Accelerate which is the last one. ``is_last``: whether the batch that came last is."""
+def _is_alone() -> bool:
+    """Returns whether Accelerate gathers from this process alone."""
+    kind: Any = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    return kind is not None and bool(kind._shared_state) and kind().num_processes == 1
+
+
+def told(batches: Iterator[B], is_last: Callable[[], bool], own: Callable[[B], int], batch_size: int) -> Iterator[B]:
+    """Yields the batches, and tells Accelerate which is the last one, and how many of its samples count. ``is_last``: whether the
+    batch that came last is. ``own``: how many samples of a batch don't repeat others."""
     state = _gradient_state()
     if state is None:
         yield from batches
@@ -39,6 +47,8 @@ def told(batches: Iterator[B], is_last: Callable[[], bool]) -> Iterator[B]:
     try:
         for batch in batches:
             place.end_of_dataloader = is_last()
+            if place.end_of_dataloader and _is_alone():
+                place.remainder = own(batch) % batch_size
             yield batch
     finally:
         state._remove_dataloader(place)
