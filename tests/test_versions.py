@@ -46,6 +46,18 @@ def test_the_workflow_tests_the_versions_that_the_package_is_for():
     assert f">={matrix['python'][0]}" == PROJECT["project"]["requires-python"]
 
 
+@pytest.mark.parametrize("file", ["README.md", "docs/faq.md", "CHANGELOG.md"])
+def test_texts_name_the_first_and_the_last_dali(file):
+    versions = PROJECT["tool"]["dali-zarr"]["dali"]
+    assert f"{versions[0]} to {versions[-1]}" in (ROOT / file).read_text()
+
+
+def test_the_faq_has_the_citation():
+    """As its page has it, and with the version that is built."""
+    found = [re.findall(r"```bibtex\n(.*?)```", (ROOT / "docs" / name).read_text(), re.S) for name in ("faq.md", "project/citation.md")]
+    assert found[0] == found[1] and f"version = {{{CARGO['workspace']['package']['version']}}}" in found[0][0]
+
+
 def test_the_workflow_fuzzes_every_target():
     fuzz = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["fuzz"]["strategy"]["matrix"]
     assert sorted(fuzz["target"]) == sorted(file.stem for file in (ROOT / "tests/fuzz/fuzz_targets").glob("*.rs"))

@@ -20,7 +20,9 @@ SOURCES = {"script": "src", "img": "src", "iframe": "src", "source": "src", "vid
 SEARCHED = {
     "normalize": "faq.html", "OOM": "faq.html", "num_workers": "faq.html", "docker": "getting-started.html", "conda": "faq.html",
     "A100": "reference/compatibility.html", "FAQ": "faq.html", "cite": "project/citation.html",
-    "V100": "reference/compatibility.html", "checkpoint": "guides/checkpoints.html",
+    "V100": "reference/compatibility.html", "checkpoint": "guides/checkpoints.html", "versions": "faq.html", "drivers": "faq.html",
+    "AWS_PROFILE": "faq.html", "credentials": "stores/remote.html", "secrets": "stores/remote.html", "BibTeX": "faq.html",
+    "Dockerfile": "faq.html", "workers": "faq.html", "standardize": "faq.html", "corrupted": "guides/bad-chunks.html",
 }
 CONTRAST, WIDTH = 4.5, 79
 # The backgrounds of the theme's schemes.
