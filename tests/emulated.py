@@ -15,6 +15,7 @@ Packages are installed by this machine's pip, in build/cross/site. The parts:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -55,16 +56,16 @@ def inside(*words: object, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
-def install(folder: Path, *words: object) -> Path:
-    """A folder with wheels for the emulated system, unless these words filled it before."""
-    stamp = folder / ".requirements"
-    if not stamp.exists() or stamp.read_text() != repr(words):
+def install(folder: Path, *words: object, digest: str = "") -> Path:
+    """A folder with wheels for the emulated system, unless these words (and a file of this digest) filled it before."""
+    stamp, wanted = folder / ".requirements", f"{words} {digest}"
+    if not stamp.exists() or stamp.read_text() != wanted:
         systems = [f"manylinux_2_{n}_{ARCH}" for n in (28, 27, 26, 24, 17)] + [f"manylinux2014_{ARCH}"]
         only = ["--only-binary", ":all:", "--python-version", "3.11", *(word for one in systems for word in ("--platform", one))]
         command = [sys.executable, "-m", "pip", "--quiet", "install", "--no-warn-conflicts", "--upgrade", "--target", folder]
         command += [*only, *words]
         subprocess.run([str(word) for word in command], check=True)
-        stamp.write_text(repr(words))
+        stamp.write_text(wanted)
     return folder
 
 
@@ -78,9 +79,12 @@ def pinned(*names: str) -> list[str]:
 
 def site(version: str) -> str:
     """PYTHONPATH with the wheel, this version of DALI, and what tests need."""
-    (wheel,) = (ROOT / "dist").glob(f"*_{ARCH}.whl")
+    wheels = list((ROOT / "dist").glob(f"*_{ARCH}.whl"))
+    if len(wheels) != 1:
+        raise SystemExit(f"expected one wheel for {ARCH} in dist, but found {len(wheels)}: run make wheel ARCH={ARCH}")
+    digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     folders = [
-        install(CROSS / "site/wheel", "--no-deps", f"{wheel}", "--no-cache-dir"),
+        install(CROSS / "site/wheel", "--no-deps", str(wheels[0]), digest=digest),
         install(CROSS / f"site/dali-{version}", f"nvidia-dali-cuda130=={version}", *pinned("numpy")),
         install(CROSS / "site/tests", *pinned(*PACKAGES)),
         install(CROSS / "site/torch", "--no-deps", *TORCH),
@@ -91,7 +95,7 @@ def site(version: str) -> str:
 def operators(versions: list[str]) -> bool:
     """The demo's first batch."""
     failed = False
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         arguments, expected = first_batch(Path(folder))
         for version in versions:
             began = time.monotonic()
@@ -142,6 +146,8 @@ def main() -> None:
     parser.add_argument("--only", choices=["operators", "python", "rust"])
     parser.add_argument("words", nargs="*", help="for pytest, or for the programs of Rust's tests")
     options = parser.parse_args()
+    if options.words and options.only not in ("python", "rust"):
+        parser.error("words are for one part: give --only python or --only rust")
     parts = {
         "operators": lambda: operators(VERSIONS if options.whole else VERSIONS[-1:]),
         "python": lambda: python(WHOLE if options.whole else SMOKE, options.words),
