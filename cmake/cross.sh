@@ -19,7 +19,7 @@ packages() {
 
 # system NAME SUITE ARCHITECTURE: a system of Debian in build/cross/NAME, which takes its place when it is complete.
 system() {
-    rm -rf "$cross/$1.new"
+    rm -rf --one-file-system "$cross/$1.new"
     debootstrap --variant=minbase --arch="$3" --include=ca-certificates "$2" "$cross/$1.new"
     # The signature of a mirror's snapshot may be past its date.
     printf 'Acquire::Check-Valid-Until "false";\nAcquire::Check-Date "false";\n' > "$cross/$1.new/etc/apt/apt.conf.d/99date"
@@ -29,6 +29,7 @@ inside() {
     chroot "$cross/$1.new" sh -euc "$2"
 }
 
+case $root in *[[:space:]]*) echo "expected a path without spaces, but found $root" >&2; exit 1 ;; esac
 mkdir -p "$cross"
 case "${1-}" in
 build)

@@ -1,7 +1,7 @@
 """Lists what the library is made of, in the format CycloneDX 1.6: every crate that is linked into libdali_zarr.so, with its licence
 and the checksum of its sources. Crates that only build, test or run on other systems aren't in it.
 
-    python cmake/sbom.py TARGET.cdx.json [ARCH]    # x86_64 or aarch64; by default this machine's
+    python cmake/sbom.py TARGET.cdx.json [ARCH]    # this machine's by default, or aarch64
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds the wheel: one for all supported versions of DALI, for CUDA 12 and 13, and for Linux from glibc 2.28 on (manylinux_2_28).
 
-    python cmake/wheel.py [ARCH]          # x86_64 or aarch64; by default this machine's
+    python cmake/wheel.py [ARCH]          # this machine's by default, or aarch64
     python cmake/wheel.py ARCH --tests    # compiles the tests of the crates, and prints their programs and folders as JSON
 
 `make wheel` runs this by an environment of its own (the group `wheel` of pyproject.toml). In build/wheel are
@@ -110,6 +110,9 @@ def tests(arch: str) -> None:
 
 def main(arch: str) -> None:
     """Leaves the wheel and its SBOM in dist."""
+    toolchain = ROOT / f"cmake/{arch}.cmake"
+    if arch != platform.machine() and not toolchain.exists():
+        raise SystemExit(f"expected {platform.machine()} or one of cmake/ARCH.cmake, but found {arch}")
     settings = PROJECT["tool"]["dali-zarr"]
     PLACE.mkdir(parents=True, exist_ok=True)
     of_headers = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
@@ -121,7 +124,7 @@ def main(arch: str) -> None:
     }
     environment = {"DALI_ZARR_CUDA_INCLUDE": str(include)}
     if arch != platform.machine():
-        defines["CMAKE_TOOLCHAIN_FILE"] = str(ROOT / f"cmake/{arch}.cmake")
+        defines["CMAKE_TOOLCHAIN_FILE"] = str(toolchain)
         environment["_PYTHON_HOST_PLATFORM"] = f"linux-{arch}"  # of which the wheel's name tells
     plain, dist = PLACE / arch / "plain", ROOT / "dist"
     for old in plain.glob("*.whl"):

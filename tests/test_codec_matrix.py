@@ -4,6 +4,7 @@ format, with chunks that don't divide the array, F order, both byte orders, insi
 from __future__ import annotations
 
 import json
+import platform
 import warnings
 from contextlib import nullcontext
 from typing import Any
@@ -172,6 +173,8 @@ def test_filters(tmp_path, device, layout, dtype):
     d = np.dtype(dtype).newbyteorder(">") if how.get("big_endian") else np.dtype(dtype)
     for name, config in _filters(d).items():
         for kind, values in (("wide", wide), ("small", small))[: 1 if how.get("big_endian") else 2]:
+            if kind == "wide" and d.kind in "iu" and "-f" in name and platform.machine() != "x86_64":
+                continue  # NumPy leaves floats that no integer holds to the processor; the reader does what x86-64 does
             refusal = _refusal(name, d, kind, zarr_format)
             with pytest.raises(refusal) if refusal else nullcontext():
                 _write(tmp_path, f"{name}-{kind}", values, zarr_format, [config], [BYTES["zlib"]], **how)
