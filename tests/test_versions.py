@@ -54,7 +54,8 @@ def test_texts_name_the_first_and_the_last_dali(file):
 
 def test_the_faq_has_the_citation():
     """As its page has it, and with the version that is built."""
-    found = [re.findall(r"```bibtex\n(.*?)```", (ROOT / "docs" / name).read_text(), re.S) for name in ("faq.md", "project/citation.md")]
+    pages = [(ROOT / "docs" / name).read_text() for name in ("faq.md", "project/citation.md")]
+    found = [re.findall(r"```bibtex\n(.*?)```", page, re.S) for page in pages]
     assert found[0] == found[1] and f"version = {{{CARGO['workspace']['package']['version']}}}" in found[0][0]
 
 

@@ -57,11 +57,12 @@ def training() -> str:
 def loading() -> str:
     once, pairs = rows("reading"), rows("chunking")
     names = {"external_source": "DALI's `external_source`", "kvikio": "KvikIO", "dali_zarr": "dali-zarr"}
-    head = ("reader", "each hour once: uncompressed", "zstd", "pairs: uncompressed", "zstd", "zstd, in shards", "zstd, ten hours a chunk")
+    head = ("reader", "each hour once: uncompressed", "zstd", "pairs: uncompressed", "zstd", "zstd, in shards", "zstd, ten hours")
     cells = [(once, store) for store in ("uncompressed", "one-hour")]
     cells += [(pairs, store) for store in ("uncompressed", "one-hour", "sharded", "ten-hours")]
     lines = [
-        [names.get(way, way)] + [f"{found[store, way]['gb_per_second']:.1f}" if (store, way) in found else NONE for found, store in cells]
+        [names.get(way, way)]
+        + [f"{found[store, way]['gb_per_second']:.1f}" if (store, way) in found else NONE for found, store in cells]
         for way in ("external_source", "zarr-python", "kvikio", "dali_zarr")
     ]
     return table(head, *lines)

@@ -65,6 +65,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def of_pages(site: Path) -> Iterator[str]:
+    site = site.resolve()  # as targets are
     pages = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         place = path.relative_to(site)
