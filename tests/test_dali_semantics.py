@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.stores import Layout, write_array
-from support.versions import needs_dalis_jax, needs_dynamic_mode
 
 # Not a multiple of any number of shards or samples in a batch below.
 SAMPLES = 23
@@ -159,7 +158,6 @@ def test_iterators_for_pytorch(data, shards, of, stick, pad, policy):
     assert ours == theirs and all(batches for _, batches in ours)
 
 
-@needs_dalis_jax
 @pytest.mark.parametrize("stick", FLAGS)
 @pytest.mark.parametrize("pad", FLAGS)
 @pytest.mark.parametrize("policy", ["FILL", "DROP"])
@@ -209,7 +207,6 @@ def dynamic_epoch(reader, batch_size: int | None) -> list[list[int]]:
     return found
 
 
-@needs_dynamic_mode
 @pytest.mark.parametrize("shards", SHARDS)
 @pytest.mark.parametrize("stick", FLAGS)
 @pytest.mark.parametrize("pad", FLAGS)
@@ -227,7 +224,6 @@ def test_dynamic_mode(data, shards, stick, pad, batch_size):
         assert rank["zarr"].get_metadata() == rank["numpy"].get_metadata()
 
 
-@needs_dynamic_mode
 def test_dynamic_mode_shuffled(data):
     args = {"num_shards": 3, "random_shuffle": True, "initial_fill": 6}
     ranks = [{name: make(data, shard_id=rank, **args) for name, make in dynamic_readers().items()} for rank in range(3)]

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from support.pipelines import run_script
 from support.stores import Layout, write_array
-from support.versions import DALI, needs_dynamic_mode, needs_states
-
-pytestmark = needs_dynamic_mode
+from support.versions import DALI, needs_states
 
 STEPS = 11
 VALUES = np.random.default_rng(3).standard_normal((STEPS, 3, 4)).astype("float32")

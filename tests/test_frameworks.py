@@ -10,7 +10,6 @@ import pytest
 from support.pipelines import build, run_script
 from support.processes import start
 from support.stores import Layout, write_array
-from support.versions import needs_dalis_jax
 
 STEPS = 11
 BATCH = 4
@@ -128,7 +127,6 @@ def test_torch_proxy(torch, path, device, name):
         assert x.dtype == want.dtype and x.tobytes() == want.tobytes()
 
 
-@needs_dalis_jax
 @pytest.mark.parametrize("name", TYPES)
 def test_jax_generic(jax, path, device, name):
     if device == "gpu" and jax.default_backend() != "gpu":
@@ -142,7 +140,6 @@ def test_jax_generic(jax, path, device, name):
         check([np.asarray(f) for f in found], name)
 
 
-@needs_dalis_jax
 def test_jax_decorator(jax, path):
     """The form that DALI's documentation shows first."""
     from nvidia.dali import fn

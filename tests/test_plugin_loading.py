@@ -13,7 +13,6 @@ import nvidia.dali
 import pytest
 from dali_zarr import _build, _load
 from support.pipelines import run_script
-from support.versions import needs_dynamic_mode
 
 ENGINE = Path(dali_zarr.__file__).parent / _build.LIBRARY
 OPERATOR = dali_zarr.plugin_path()
@@ -93,7 +92,6 @@ def test_importing_prints_nothing():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@needs_dynamic_mode
 @pytest.mark.parametrize("first", ["import dali_zarr", "import nvidia.dali.fn", "import nvidia.dali.experimental.dynamic"])
 def test_imports_in_any_order(first):
     out = run_script(

@@ -8,7 +8,6 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 from support.pipelines import run_script, to_numpy
 from support.stores import Layout, write_array
-from support.versions import needs_dynamic_mode
 
 STEPS = 23
 DATA = np.random.default_rng(2).standard_normal((STEPS, 3, 5)).astype("float32")
@@ -149,7 +148,6 @@ def test_a_pipeline_that_is_dropped_without_input(path, device):
     make(path, device)
 
 
-@needs_dynamic_mode
 def test_dynamic_mode(path, device):
     script = f"""
 import numpy as np
