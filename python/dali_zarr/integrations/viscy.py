@@ -41,7 +41,8 @@ class _Orthogonal:
     def __getitem__(self, asked: Any) -> Any:
         match asked:
             case (slice(start=time, stop=end, step=None), list(channels), slice(start=first, stop=last, step=None)):
-                values = self._ahead.get((self._position, time, first))
+                window: Any = (self._position, time, first)
+                values = self._ahead.get(window)
                 if values is not None and end == time + 1 and channels == self._channels and last == first + len(values[0]):
                     return values.numpy()[None]
             case _:
@@ -159,7 +160,8 @@ class BatchLoader(DataLoader[Any]):
         Raises:
             ValueError: The data set has no positions, or the size of batches isn't known.
         """
-        if not isinstance(getattr(loader.batch_sampler, "batch_size", None), int):
+        sampler: Any = loader.batch_sampler
+        if not isinstance(getattr(sampler, "batch_size", None), int):
             raise ValueError("dali_zarr: viscy: loader: expected a batch_size, or a batch_sampler with one, but found neither")
         order = ("batch_sampler",) if loader.batch_size is None else ("batch_size", "sampler", "drop_last")
         dataset: Any = copy.copy(loader.dataset)
