@@ -36,6 +36,7 @@ CASES = {
     "prediction": {"stages": ["predict"], "normalizations": "fov_statistics", "normalised": ["Phase"]},
     "prediction of one position": {"fov": "B/1/000", "stages": ["predict"]},
     "the second of two ranks": {"ranked": True},
+    "workers": {"num_workers": 2, "persistent_workers": True, "augmentations": ["flip"], "stages": ["train", "val"]},
     "a copy in a cache": {"caching": True, "stages": ["train", "val"]},
 }
 
@@ -57,6 +58,13 @@ def found(tmp_path_factory):
 def test_batches_are_those_of_viscy(found, number):
     """Two epochs of each stage."""
     assert found["cases"][number] >= 4
+
+
+@pytest.mark.timeout_s(400)
+@pytest.mark.parametrize("what", ["own", "combined"])
+def test_other_loaders(found, what):
+    """Of a data set of one's own, which reads in other forms, and two in turn. A reader ends with its loader."""
+    assert found[what] >= 4
 
 
 @pytest.mark.timeout_s(400)

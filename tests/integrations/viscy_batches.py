@@ -3,10 +3,12 @@ argument is a JSON list of cases. It prints JSON: for each case the number of eq
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from iohub.ngff.nodes import ImageArray
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities import data as lightning_data
 from monai.utils import set_determinism
-from viscy.data.hcs import HCSDataModule
+from viscy.data.combined import CombinedDataModule
+from viscy.data.hcs import HCSDataModule, SlidingWindowDataset, _collate_samples
 from viscy.transforms import NormalizeSampled, RandAffined, RandFlipd, RandWeightedCropd
 
 CHANNELS = ["Phase", "Nuclei", "Membrane"]
@@ -87,6 +90,16 @@ def same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+def unflipped(batch: Any, like: Any) -> Any:
+    """The batch with each sample flipped, its source and its target together, where that makes it equal to another batch's."""
+    batch = dict(batch)
+    for i, source in enumerate(like["source"]):
+        if not torch.equal(batch["source"][i], source):
+            for key in ("source", "target"):
+                batch[key][i] = batch[key][i].flip(-1, -2)
+    return batch
+
+
 def ranked(loader: Any, stage: str) -> Any:
     """The loader of the second of two ranks, made by Lightning's function for it."""
     sampler = torch.utils.data.DistributedSampler(loader.dataset, 2, 1, shuffle=stage == "train", seed=3)
@@ -126,11 +139,72 @@ def compare(folder: Path, case: dict[str, Any]) -> int:
                     del ImageArray.oindex
                 states.append(torch.get_rng_state())
             assert torch.equal(*states), "a model draws the same random numbers"
+            if case.get("num_workers") and stage == "train":
+                # Each worker has a state of its own, so the first worker's first batch alone has the same draws.
+                if not epoch:
+                    same(batches[0][0], batches[1][0])
+                batches[0] = [unflipped(one, other) for one, other in zip(*batches, strict=True)]
             same(*batches)
+            assert not any(one._windows for one in ours.dataset.read), "nothing is kept after an epoch"
             count += len(batches[0])
             next(iter(ours))  # an epoch that is left
         same(ours.dataset[0]["index"], theirs.dataset[0]["index"])
     return count
+
+
+class Pairs(SlidingWindowDataset):
+    """A data set of one's own, which also reads the next time, and other forms."""
+
+    def _read_img_window(self, img: Any, ch_idx: list[int], tz: int) -> Any:
+        _, (name, t, z) = super()._read_img_window(img, ch_idx, tz)
+        slices = slice(z, z + self.z_window_size)
+        data = img.oindex[slice(t, t + 2), ch_idx, slices].astype("f4").sum(0, keepdims=True)
+        data += img[t, 0, z].mean() + img.oindex[0][0, 0].mean() + img.oindex[t, ch_idx, slices].mean()
+        for strided in (slice(t, t + 1, 1), slice(t, None), slice(None)):
+            data += img.oindex[strided, ch_idx, slices].mean() + img.oindex[strided, ch_idx, slice(z, None, 2)].mean()
+        return torch.from_numpy(data).unbind(dim=1), (name, t, z)
+
+
+def of_ones_own(folder: Path) -> int:
+    """Loaders over a data set of one's own, by ``of``, one with its own batch sampler."""
+    module = made(HCSDataModule, folder, {"split_ratio": 0.7})
+    module.setup("fit")
+    positions, channels = module.train_dataset.positions, {"source": CHANNELS[:1], "target": CHANNELS[1:2]}
+    data = Pairs(positions, channels, 3)
+    batches = torch.utils.data.BatchSampler(range(len(data) - 1, 2, -1), 5, drop_last=False)
+    count = 0
+    for how in ({"batch_size": 4}, {"batch_sampler": batches}):
+        theirs = torch.utils.data.DataLoader(data, collate_fn=_collate_samples, **how)
+        ours = adapter.BatchLoader.of(theirs, **SMALL)
+        same(list(ours), list(theirs))
+        count += len(ours)
+        reader = weakref.ref(ours.dataset.read[0]._reader)
+        gc.disable()
+        del ours
+        assert reader() is None, "a reader ends with its loader"
+        gc.enable()
+    for how in ({"batch_size": None}, {"batch_sampler": [[1, 2], [3]]}):
+        try:
+            adapter.BatchLoader.of(torch.utils.data.DataLoader(data, **how), **SMALL)
+        except ValueError as error:
+            assert str(error).startswith("dali_zarr: viscy: loader: expected a batch_size"), error
+        else:
+            raise AssertionError("no error")
+    return count
+
+
+def combined(folder: Path) -> int:
+    """Two loaders in turn, which draw from one generator, as VisCy combines them."""
+    found: list[Any] = []
+    for workers in (0, 1):
+        for kind in (adapter.HCSDataModule, HCSDataModule):
+            lightning.seed_everything(7, verbose=False)
+            module = CombinedDataModule([made(kind, folder, {"num_workers": workers}) for _ in range(2)])
+            module.setup("fit")
+            found.append([batches for batches, *_ in module.train_dataloader()])
+            found[-1].append(torch.get_rng_state())
+        same(*found[-2:])
+    return sum(map(len, found[::2]))
 
 
 class Model(lightning.LightningModule):
@@ -185,5 +259,6 @@ if __name__ == "__main__":
             except BaseException as error:
                 error.add_note(str(case))
                 raise
+        found["own"], found["combined"] = of_ones_own(Path(name)), combined(Path(name))
         found["losses"] = [trained(Path(name), kind) for kind in (adapter.HCSDataModule, HCSDataModule)]
         print("FOUND" + json.dumps(found))

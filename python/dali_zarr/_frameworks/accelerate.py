@@ -47,8 +47,9 @@ def told(batches: Iterator[B], is_last: Callable[[], bool], own: Callable[[B], i
     try:
         for batch in batches:
             place.end_of_dataloader = is_last()
-            if place.end_of_dataloader and _is_alone():
-                place.remainder = own(batch) % batch_size
+            if place.end_of_dataloader and _is_alone() and (count := own(batch)):
+                # A batch of repetitions alone keeps -1: Accelerate can't cut to nothing, and 0 would say that all count.
+                place.remainder = count % batch_size
             yield batch
     finally:
         state._remove_dataloader(place)

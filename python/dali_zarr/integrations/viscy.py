@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import copy
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import tee
 from typing import Any, TypeAlias
 
@@ -32,22 +32,37 @@ Window: TypeAlias = tuple[int, int, int]
 """The number of a position, a time, and the first slice."""
 
 
-class _Image:
-    """In the place of an image of iohub: windows that were read ahead are there already, and iohub reads all others."""
+class _Orthogonal:
+    """``oindex`` of an image: windows that were read ahead are there already, and iohub reads all others."""
 
     def __init__(self, image: Any, position: int, channels: list[int], ahead: dict[Window, Any]):
         self._image, self._position, self._channels, self._ahead = image, position, channels, ahead
 
-    @property
-    def oindex(self) -> _Image:
-        return self
+    def __getitem__(self, asked: Any) -> Any:
+        match asked:
+            case (slice(start=time, stop=end, step=None), list(channels), slice(start=first, stop=last, step=None)):
+                window: Any = (self._position, time, first)
+                values = self._ahead.get(window)
+                if values is not None and end == time + 1 and channels == self._channels and last == first + len(values[0]):
+                    return values.numpy()[None]
+            case _:
+                pass
+        return self._image.oindex[asked]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._image.oindex, name)
+
+
+class _Image:
+    """In the place of an image of iohub."""
+
+    def __init__(self, image: Any, position: int, channels: list[int], ahead: dict[Window, Any]):
+        self._image, self.oindex = image, _Orthogonal(image, position, channels, ahead)
 
     def __getitem__(self, asked: Any) -> Any:
-        times, channels, slices = asked
-        values = self._ahead.get((self._position, times.start, slices.start))
-        if values is None or channels != self._channels or len(values[0]) != slices.stop - slices.start:
-            return self._image.oindex[asked]
-        return values.numpy()[None]
+        return self._image[asked]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -55,42 +70,47 @@ class _Image:
         return getattr(self._image, name)
 
 
+class _Order:
+    """The batch sampler of a reader. It doesn't hold the reader, which would then wait for Python's search for cycles."""
+
+    def __init__(self, ends: list[int], places: list[int]):
+        self.asked: Iterator[list[int]] = iter(())
+        self._ends, self._places = ends, places
+
+    def __iter__(self) -> Iterator[list[Window]]:
+        """Yields the windows of each batch."""
+        for numbers in self.asked:
+            yield [self.window(int(number)) for number in numbers]
+
+    def window(self, number: int) -> Window:
+        position = bisect.bisect_right(self._ends, number)
+        time, first = divmod(number - (self._ends[position - 1] if position else 0), self._places[position])
+        return position, time, first
+
+
 class _Images:
     """The images of a data set, or its masks: in each batch its windows of all samples."""
 
     def __init__(self, dataset: Any, key: str, images: list[Any], channels: list[int], resources: dict[str, Any]):
-        self._dataset = dataset
-        self._asked: Iterator[list[int]] = iter(())
+        size = dataset.z_window_size
+        self._order = _Order(dataset.window_keys, [image.shape[2] - size + 1 for image in images])
         self._arguments: dict[str, Any] = {
             "path": [position.zgroup for position in dataset.positions], "concat": "samples", "arrays": {"image": key},
-            "dims": [0, 2], "window": [0, dataset.z_window_size], "step": [1, 1], "pick": {1: channels}, "device": "cpu",
-            **resources,
+            "dims": [0, 2], "window": [0, size], "step": [1, 1], "pick": {1: channels}, "device": "cpu", **resources,
         }
         self._reader: Loader | None = None
         self._windows: dict[Window, Any] = {}
         self.images = [_Image(image, i, channels, self._windows) for i, image in enumerate(images)]
 
-    def __iter__(self) -> Iterator[list[Window]]:
-        """Yields the windows of each batch: this is the batch sampler of its reader."""
-        for numbers in self._asked:
-            yield [self._window(int(number)) for number in numbers]
-
-    def _window(self, number: int) -> Window:
-        ends: list[int] = self._dataset.window_keys
-        position = bisect.bisect_right(ends, number)
-        places = self.images[position].shape[2] - self._dataset.z_window_size + 1
-        time, first = divmod(number - (ends[position - 1] if position else 0), places)
-        return position, time, first
-
     def begin(self, asked: Iterator[list[int]], batch_size: int) -> Iterator[None]:
         """Begins an epoch, whose batches come with each step."""
-        self._asked, own = tee(asked)
+        self._order.asked, own = tee(asked)
         if self._reader is None:
-            self._reader = Loader(**self._arguments, batch_sampler=self, batch_size=batch_size)
+            self._reader = Loader(**self._arguments, batch_sampler=self._order, batch_size=batch_size)
         for numbers, batch in zip(own, self._reader, strict=True):
             self._windows.clear()
             for number, values in zip(numbers, batch["image"], strict=True):
-                self._windows[self._window(int(number))] = values
+                self._windows[self._order.window(int(number))] = values
             yield
         self._windows.clear()
 
@@ -138,39 +158,53 @@ class BatchLoader(DataLoader[Any]):
             resources: The reader's arguments of memory, threads and caches.
 
         Raises:
-            ValueError: The data set has no positions.
+            ValueError: The data set has no positions, or the size of batches isn't known.
         """
+        sampler: Any = loader.batch_sampler
+        if not isinstance(getattr(sampler, "batch_size", None), int):
+            raise ValueError("dali_zarr: viscy: loader: expected a batch_size, or a batch_sampler with one, but found neither")
+        order = ("batch_sampler",) if loader.batch_size is None else ("batch_size", "sampler", "drop_last")
         dataset: Any = copy.copy(loader.dataset)
         dataset.read = _read(dataset, resources)
-        names = ("batch_size", "sampler", "drop_last", "collate_fn", "num_workers", "prefetch_factor", "persistent_workers",
-                 "pin_memory", "generator")
+        names = (*order, "collate_fn", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "generator")
         return cls(dataset, **{name: getattr(loader, name) for name in names})
 
     def __iter__(self) -> Any:
-        """Yields the batches of an epoch."""
+        """Begins an epoch. What a DataLoader draws then is drawn now, so that the sampler and the model draw the same numbers."""
         own: Any = self
+        asked = iter(own.batch_sampler)
         if not (self.persistent_workers and self.num_workers and self._has_begun):
-            # As a DataLoader does, so that the sampler and the model draw the same random numbers.
             torch.empty((), dtype=torch.int64).random_(generator=own.generator)
+        if self.num_workers:
+            # Workers are sent their first batches at once, for which the sampler draws.
+            asked, begun = tee(asked)
+            next(begun, None)
         self._has_begun = True
-        sampler: Any = self.batch_sampler
+        return self._batches(asked)
+
+    def _batches(self, sampled: Iterator[list[int]]) -> Iterator[Any]:
+        own: Any = self
         dataset: Any = self.dataset
         read: list[_Images] = dataset.read
-        asked, *others = tee(sampler, 1 + len(read))
-        epochs = [one.begin(other, sampler.batch_size) for one, other in zip(read, others, strict=True)]
+        asked, *others = tee(sampled, 1 + len(read))
+        epochs = [one.begin(other, own.batch_sampler.batch_size) for one, other in zip(read, others, strict=True)]
         for numbers in asked:
             for epoch in epochs:
                 next(epoch)
-            with _threads(1 if self.num_workers else torch.get_num_threads()):
+            with _threads(1) if self.num_workers else nullcontext():
                 batch = self.collate_fn([dataset[number] for number in numbers])
             yield pin_memory(batch) if self.pin_memory and torch.cuda.is_available() else batch
+        for epoch in epochs:
+            next(epoch, None)
 
 
 class HCSDataModule(TheirModule):
     """In the place of VisCy's ``HCSDataModule``, with its arguments.
 
-    No processes are started, so ``num_workers``, ``prefetch_factor`` and ``persistent_workers`` change nothing. The reader's
-    arguments of memory, threads and caches may be given too.
+    No processes are started. ``num_workers`` decides how many of PyTorch's threads transforms have: one, as in a worker, or with 0
+    all. With ``persistent_workers`` it decides which seeds are drawn, as in a DataLoader. Random transforms draw as with 0 workers,
+    where each of VisCy's workers has a state of its own. ``prefetch_factor`` changes nothing. The reader's arguments of memory,
+    threads and caches may be given too.
     """
 
     def __init__(self, *args: Any, **arguments: Any):
