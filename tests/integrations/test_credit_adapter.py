@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.beside import installed, run_beside
 
-HERE = Path(__file__).resolve().parent
-INSTALLED = HERE.parents[1] / "build" / "integrations" / "credit"
-if not (INSTALLED / "credit").is_dir():
-    pytest.skip("CREDIT isn't installed: `make integrations` installs it", allow_module_level=True)
-
-pytest.importorskip("torch")
-import dali_zarr  # noqa: E402
+INSTALLED = installed("credit", "credit", "CREDIT")
 
 
 def run(script: str, *words: str) -> object:
-    path = os.pathsep.join(map(str, (INSTALLED, Path(dali_zarr.__file__).parents[1])))
-    command = [sys.executable, "-W", "ignore", str(HERE / script), *words]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
+    return run_beside(INSTALLED, script, *words, timeout=500)
 
 
 # "sources" are those of credit_batches.py.

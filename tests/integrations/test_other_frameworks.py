@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-pytest.importorskip("torch")
-import dali_zarr  # noqa: E402
-
-HERE = Path(__file__).resolve().parent
+from support.beside import installed, run_beside
 
 
-def run(name: str, package: str, *words: str) -> list[list]:
-    installed = HERE.parents[1] / "build" / "integrations" / name
-    if not (installed / package).is_dir():
-        pytest.skip(f"{package} isn't installed: `make integrations` installs it")
-    path = os.pathsep.join(map(str, (installed, Path(dali_zarr.__file__).parents[1])))
-    command = [sys.executable, "-W", "ignore", str(HERE / words[0]), *words[1:]]
-    environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
+def run(name: str, package: str, script: str, *words: str) -> list[list]:
+    return run_beside(installed(name, package, package), script, *words, timeout=170, TF_CPP_MIN_LOG_LEVEL="3")
 
 
 @pytest.mark.parametrize(("backend", "name"), [("torch", "keras"), ("jax", "keras"), ("tensorflow", "tensorflow")])

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.beside import installed, run_beside
 
-HERE = Path(__file__).resolve().parent
-INSTALLED = HERE.parents[1] / "build" / "integrations" / "physicsnemo"
-if not (INSTALLED / "physicsnemo").is_dir():
-    pytest.skip("PhysicsNeMo isn't installed: `make integrations` installs it", allow_module_level=True)
-
-pytest.importorskip("torch")
-import dali_zarr  # noqa: E402
+INSTALLED = installed("physicsnemo", "physicsnemo", "PhysicsNeMo")
 
 CASES = {
     "pairs": {},
@@ -37,12 +28,7 @@ CASES = {
 # One process reads all cases: imports take longest.
 @pytest.fixture(scope="module")
 def found():
-    path = os.pathsep.join(map(str, (INSTALLED, Path(dali_zarr.__file__).parents[1])))
-    command = [sys.executable, "-W", "ignore", str(HERE / "physicsnemo_batches.py"), json.dumps(list(CASES.values()))]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.partition("FOUND")[2])
+    return run_beside(INSTALLED, "physicsnemo_batches.py", json.dumps(list(CASES.values())))
 
 
 @pytest.mark.timeout_s(400)

@@ -3,34 +3,19 @@ same order, also after a checkpoint in mid-epoch, and evaluates as it does."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.beside import installed, run_beside
 
-HERE = Path(__file__).resolve().parent
-INSTALLED = HERE.parents[1] / "build" / "integrations" / "transformers"
-if not (INSTALLED / "transformers").is_dir():
-    pytest.skip("Transformers isn't installed: `make integrations` installs it", allow_module_level=True)
-
-pytest.importorskip("torch")
+INSTALLED = installed("transformers", "transformers", "Transformers")
 pytest.importorskip("accelerate", reason="Accelerate isn't installed: pip install accelerate")
-import dali_zarr  # noqa: E402
 
 
 # One process does all: imports take longest.
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    path = os.pathsep.join(map(str, (INSTALLED, Path(dali_zarr.__file__).parents[1])))
-    command = [sys.executable, "-W", "ignore", str(HERE / "transformers_train.py"), str(tmp_path_factory.mktemp("transformers"))]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.partition("FOUND")[2])
+    return run_beside(INSTALLED, "transformers_train.py", str(tmp_path_factory.mktemp("transformers")))
 
 
 @pytest.mark.parametrize("case", ["shuffled", "accumulated", "dropped", "data_seed"])

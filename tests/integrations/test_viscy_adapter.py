@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.beside import installed, run_beside
 
-HERE = Path(__file__).resolve().parent
-INSTALLED = HERE.parents[1] / "build" / "integrations" / "viscy"
-if not (INSTALLED / "viscy").is_dir():
-    pytest.skip("VisCy isn't installed: `make integrations` installs it", allow_module_level=True)
-
-pytest.importorskip("torch")
-import dali_zarr  # noqa: E402
+INSTALLED = installed("viscy", "viscy", "VisCy")
 
 CASES = {
     "windows": {},
@@ -44,13 +35,9 @@ CASES = {
 # One process reads all cases: imports take longest.
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    path = os.pathsep.join(map(str, (INSTALLED, Path(dali_zarr.__file__).parents[1])))
-    command = [sys.executable, "-W", "ignore", str(HERE / "viscy_batches.py"), json.dumps(list(CASES.values()))]
     folder = tmp_path_factory.mktemp("viscy")
-    environment = os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=folder, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
+    cases = json.dumps(list(CASES.values()))
+    return run_beside(INSTALLED, "viscy_batches.py", cases, cwd=folder, TMPDIR=str(folder), OMP_NUM_THREADS="1")
 
 
 @pytest.mark.timeout_s(400)
