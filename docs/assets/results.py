@@ -15,7 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGES = ("README.md", "docs/index.md", "docs/project/measurements.md", "docs/guides/chunks.md")
+PAGES = ("README.md", "docs/index.md", "docs/project/measurements.md", "docs/project/training.md", "docs/guides/chunks.md")
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n\n)(?:\|.*\n)*")
 # Readable on the paper of the diagrams.
 OURS, OTHERS, THIRD, GRID = "#00695c", "#5b6773", "#9c4200", "#d5dae0"
@@ -80,6 +80,15 @@ def shares() -> str:
     return table(*lines)
 
 
+def beside_copies() -> str:
+    lines: list[Sequence[str]] = [("steps", "store", "`decode_device`", "copies / synthetic", "real / synthetic", "real / copies")]
+    for row in json.loads((HERE / "training.json").read_text())["rows"]:
+        shares = (f"{row[name]:.3f}" for name in ("copies", "real", "of_copies"))
+        steps = "one CUDA graph" if row["graphs"] else "kernel by kernel"
+        lines.append((steps, row["store"], f"`{row['decode_device']}`", *shares))
+    return table(*lines)
+
+
 def codecs() -> str:
     lines = [("store", "codec", "dali_zarr", "external_source", "fastest other", "ratio")]
     for row in measured()["rows"]:
@@ -94,7 +103,9 @@ def best_codecs() -> str:
     return table(("codec", "GB/s"), *((row["codec"], str(row["dali_zarr"])) for row in found))
 
 
-TABLES = {"training": training, "loading": loading, "shares": shares, "codecs": codecs, "best_codecs": best_codecs}
+TABLES = {
+    "training": training, "loading": loading, "shares": shares, "beside_copies": beside_copies, "codecs": codecs, "best_codecs": best_codecs,
+}
 
 
 def filled(text: str) -> str:

@@ -193,6 +193,12 @@ impl Chain {
         self.gpu_layout.map_or(1, |(_, shuffle)| shuffle)
     }
 
+    /// Whether what a chain that the GPU may decode gives lies in the order of the elements, and needs no unshuffling.
+    pub fn decodes_in_order(&self) -> bool {
+        self.gpu_layout
+            .is_some_and(|(compression, shuffle)| shuffle == 1 && !matches!(compression, Some(Compression::Blosc(..))))
+    }
+
     /// See [`Compression::typical_stream`].
     pub fn typical_stream(&self, decoded: usize) -> usize {
         self.compression().map_or(decoded, |c| c.typical_stream(decoded))

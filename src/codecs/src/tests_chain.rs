@@ -141,6 +141,12 @@ fn what_the_gpu_may_decode() {
         let format = v3(codecs.clone(), DType::I16, &[510]).unwrap();
         assert_eq!(format.gpu_chain().map(|p| (p.compression(), p.shuffle())), expected, "{codecs}");
     }
+    let in_order = |codecs| v3(codecs, DType::I16, &[510]).unwrap().gpu_chain().unwrap().decodes_in_order();
+    assert!(in_order(json!(["bytes", "zstd", "crc32c"])) && in_order(json!(["bytes", "crc32c"])));
+    assert!(!in_order(json!(["bytes", shuffle(2), "numcodecs.zlib"])));
+    let blosc = json!({"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 0});
+    let blosc = v2(json!([]), blosc, DType::I16, &[510]).unwrap();
+    assert!(!blosc.gpu_chain().unwrap().decodes_in_order(), "each chunk says how its bytes are shuffled");
     let quantize = |astype| {
         v2(
             json!([{"id": "quantize", "digits": 1, "dtype": "<f4", "astype": astype}]),

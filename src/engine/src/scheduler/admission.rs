@@ -7,15 +7,20 @@ use super::Scheduler;
 use super::chunks::{ChunkState, DecodedMemory, OutputPart, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::{ReadChunk, ReadState};
-use crate::chunk_index::{ChunkInfo, Location};
+use crate::chunk_index::{ChunkInfo, LATER, Location};
 use crate::messages::{GdsTarget, Handle, Read, ReadRange, UploadPart};
 use crate::route::Route;
 use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::{Lease, arena};
+use dali_zarr_codecs::Chain;
 use dali_zarr_samples::plan::ChunkId;
 
 /// Smaller reads are not worth the calls to cuFile.
 const MIN_GDS_BYTES: usize = 64 << 10;
+
+/// A chunk that the GPU decodes to an output begins and ends there at a multiple of this many bytes: kernels read back
+/// what they have decoded as words of this size.
+const DECODED_ALIGN: u64 = 16;
 
 /// What happened to the first chunk in the queue.
 pub(super) enum Admission {
@@ -95,22 +100,41 @@ impl Scheduler {
             && self.waves.is_idle()
     }
 
-    /// Returns the part of an output to which the chunk is decoded directly, without a slot. `None` if no part of an
-    /// output is a copy of the whole chunk, or if the chunk must be kept for another batch.
-    fn output_part(&self, handle: Handle) -> Option<OutputPart> {
-        if self.on_gpu() {
-            return None;
-        }
+    /// Returns the part of an output to which the chunk is decoded or copied directly, without a slot. `None` if no part
+    /// of an output is a copy of the whole chunk, or if the chunk must be kept for another batch.
+    /// On a GPU the `route` by which it is decoded must give its elements in their order.
+    pub(super) fn output_part(&self, handle: Handle, route: Route) -> Option<OutputPart> {
         let chunk = &self.chunks[handle];
         let &first = chunk.users().first()?;
-        // If another batch needs the chunk, it must be kept in a slot, unless memory won't hold it until then.
-        let is_kept =
-            |&(next, _): &(u64, u32)| self.rules.keeps_for(next - first.0, self.memory.usable(MemoryKind::Slots));
+        // If another batch needs the chunk, it must be kept in a slot, unless memory won't hold it until then. A GPU has far
+        // more memory for chunks than for outputs: what it holds only in part is still worth keeping.
+        let is_kept = |&(next, _): &(u64, u32)| {
+            (self.on_gpu() && next != LATER)
+                || self.rules.keeps_for(next - first.0, self.memory.usable(MemoryKind::Slots))
+        };
         // While the next batch is not planned, it may need the chunk. A late planner must not cost reads.
         if self.batches.planner_is_late() || chunk.users().get(1).is_some_and(is_kept) {
             return None;
         }
-        self.batches.whole_copy(first, &self.shared.ops, chunk.info().decoded)
+        // What the reading thread uploads goes to a slot at once. To an output it would have to wait until the model has read
+        // what lies there.
+        if self.is_uploaded(handle) {
+            return None;
+        }
+        let decoded = chunk.info().decoded;
+        let part = self.batches.whole_copy(first, &self.shared.ops, decoded)?;
+        let chain = || self.shared.chunk_index.part(chunk.id()).format.gpu_chain();
+        let takes = |address: u64| {
+            route != Route::Gpu
+                || (address | decoded as u64).is_multiple_of(DECODED_ALIGN)
+                    && chain().is_some_and(Chain::decodes_in_order)
+        };
+        part.on_device().is_none_or(takes).then_some(part)
+    }
+
+    /// As [`Self::output_part`], for a chunk that is decoded as all of its array.
+    fn placed(&self, handle: Handle) -> Option<OutputPart> {
+        self.output_part(handle, self.chunks[handle].info().route)
     }
 
     /// Whether the CPU decodes the chunk to page-locked memory, from which it is copied to the GPU.
@@ -122,7 +146,7 @@ impl Scheduler {
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
         let decoded = arena::rounded(self.chunks[handle].info().decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
-        (host_decoded, if self.output_part(handle).is_some() { 0 } else { decoded })
+        (host_decoded, if self.placed(handle).is_some() { 0 } else { decoded })
     }
 
     /// Reserves the memory that a chunk needs while and after it is decoded.
@@ -131,36 +155,37 @@ impl Scheduler {
     /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
         let decoded = self.chunks[handle].info().decoded;
-        let part = self.output_part(handle);
-        if let Some(lease) = part.and_then(|part| self.batches.lend_part(part, decoded)) {
-            self.chunks[handle].reserve(DecodedMemory { host: Some((lease, part)), slot: None });
-            return Ok(());
-        }
+        let output = self.placed(handle);
         if !self.on_gpu() {
-            let lease = self.memory.take_staging(decoded).ok_or(MemoryKind::Slots)?;
-            self.chunks[handle].reserve(DecodedMemory { host: Some((lease, None)), slot: None });
+            let lent = output.and_then(|part| self.batches.lend_part(part, decoded));
+            let output = output.filter(|_| lent.is_some());
+            let host = Some(lent.or_else(|| self.memory.take_staging(decoded)).ok_or(MemoryKind::Slots)?);
+            self.chunks[handle].reserve(DecodedMemory { host, output, slot: None });
             return Ok(());
         }
-        let slot = self.memory.take_slot(decoded).ok_or(MemoryKind::Slots)?;
+        let slot = match output {
+            Some(_) => None,
+            None => Some(self.memory.take_slot(decoded).ok_or(MemoryKind::Slots)?),
+        };
         let mut host = None;
         if self.decodes_on_host(handle) {
-            let Some(host_decoded) = self.memory.take_staging(decoded) else {
-                self.memory.release_slot(slot);
+            host = self.memory.take_staging(decoded);
+            if host.is_none() {
+                slot.into_iter().for_each(|slot| self.memory.release_slot(slot));
                 return Err(MemoryKind::Staging);
-            };
-            host = Some((host_decoded, None));
+            }
         }
-        self.chunks[handle].reserve(DecodedMemory { host, slot: Some(slot) });
+        self.chunks[handle].reserve(DecodedMemory { host, output, slot });
         Ok(())
     }
 
     /// Gives back the memory that was reserved for the decoded bytes of a chunk. No thread may have it.
     pub(super) fn release_decoded(&mut self, handle: Handle) {
-        let DecodedMemory { host, slot } = self.chunks[handle].release();
-        match host {
-            Some((lease, Some(part))) => self.batches.give_back(part, lease),
-            Some((lease, None)) => self.memory.give_back(lease),
-            None => {}
+        let DecodedMemory { host, output, slot } = self.chunks[handle].release();
+        match (host, output.filter(|part| part.on_device().is_none())) {
+            (Some(lease), Some(part)) => self.batches.give_back(part, lease),
+            (Some(lease), None) => self.memory.give_back(lease),
+            (None, _) => {}
         }
         if let Some(slot) = slot {
             self.memory.release_slot(slot);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{Job, Layout, Op, Source};
 
-use super::chunks::{Chunk, ChunkState, OutputPart};
+use super::chunks::{Chunk, ChunkState, OutputPart, OutputPlace};
 use super::{BatchAccount, Finished, Rules};
 use crate::chunk_index::Asked;
 use crate::messages::{Assembly, Handle, Served};
@@ -419,9 +419,9 @@ impl Batches {
         }
     }
 
-    /// Returns the number of uses of the next batch to be delivered; 0 if none is planned.
-    pub fn uses_of_next(&self) -> u32 {
-        self.list.front().map_or(0, |batch| batch.uses)
+    /// Returns the number of uses of the next batch to be delivered whose jobs have not run yet; 0 if none is planned.
+    pub fn uses_left(&self) -> u32 {
+        self.list.front().map_or(0, |batch| batch.remaining)
     }
 
     // ---- delivery ----
@@ -507,26 +507,33 @@ impl Batches {
     }
 
     /// Returns the place of a decoded chunk in an output, if the only job of a use copies the whole chunk of `decoded`
-    /// bytes.
+    /// bytes. `None` on a GPU while nobody has lent the output.
     pub fn whole_copy(&self, (number, chunk_use): (u64, u32), ops: &[Op], decoded: usize) -> Option<OutputPart> {
-        let plan = &self.get(number)?.plan;
-        let jobs = &plan.jobs[plan.uses[chunk_use as usize].jobs.clone()];
-        is_whole_copy(jobs, ops, decoded).then(|| OutputPart {
-            batch: number,
-            output: jobs[0].output as usize,
-            offset: jobs[0].dst as usize,
-        })
+        let batch = self.get(number)?;
+        let plan = &batch.plan;
+        let jobs = &plan.jobs[plan.uses.get(chunk_use as usize)?.jobs.clone()];
+        if !is_whole_copy(jobs, ops, decoded) {
+            return None;
+        }
+        let (output, offset) = (jobs[0].output, jobs[0].dst as usize);
+        let place = match &self.memory {
+            OutputMemory::Lent(_) => OutputPlace::Device(batch.outputs.get(output as usize)? + offset as u64),
+            OutputMemory::Pools(_) => OutputPlace::Host { output, offset },
+        };
+        Some(OutputPart { batch: number, place })
     }
 
-    /// Leases `bytes` bytes of an output. `None` if some of them are leased already.
+    /// Leases `bytes` bytes of an output in host memory. `None` if some of them are leased already.
     pub fn lend_part(&mut self, part: OutputPart, bytes: usize) -> Option<Lease> {
-        self.get_mut(part.batch)?.host.get_mut(part.output)?.lend(part.offset, bytes)
+        let OutputPlace::Host { output, offset } = part.place else { return None };
+        self.get_mut(part.batch)?.host.get_mut(output as usize)?.lend(offset, bytes)
     }
 
     /// Takes the lease of a part of an output back.
     pub fn give_back(&mut self, part: OutputPart, lease: Lease) {
+        let OutputPlace::Host { output, .. } = part.place else { return };
         // A batch that was delivered before all its chunks were decoded has failed. Nobody uses its memory again.
-        if let Some(buffer) = self.get_mut(part.batch).and_then(|batch| batch.host.get_mut(part.output)) {
+        if let Some(buffer) = self.get_mut(part.batch).and_then(|batch| batch.host.get_mut(output as usize)) {
             buffer.give_back(lease);
         }
     }

@@ -5,7 +5,7 @@ use dali_zarr_kernels::{Job, Layout};
 
 use super::Scheduler;
 use super::batches::JobSource;
-use super::chunks::ChunkState;
+use super::chunks::{ChunkState, OutputPart};
 use super::memory::MemoryKind;
 use super::reads::ReadChunk;
 use super::waves::EAGER_USES;
@@ -172,13 +172,19 @@ impl Scheduler {
     /// Returns where the jobs of a chunk read its elements.
     fn job_source(&self, handle: Handle) -> JobSource {
         let chunk = &self.chunks[handle];
-        match (chunk.state(), chunk.slot(), chunk.decoded()) {
+        match (chunk.state(), self.device_address(handle), chunk.decoded()) {
             (ChunkState::Missing, ..) => JobSource::Missing,
             (ChunkState::Bad, ..) => JobSource::Bad { ops: self.shared.ops.bad_from() },
-            (_, Some(slot), _) => JobSource::Slot(self.memory.slot_address(slot), chunk.layout()),
+            (_, Some(address), _) => JobSource::Slot(address, chunk.layout()),
             (_, None, Some(lease)) => JobSource::Slot(lease.address(), chunk.layout()),
             (_, None, None) => JobSource::Slot(0, Layout::NONE),
         }
+    }
+
+    /// Returns the device address of a chunk's decoded bytes: that of its slot, or of its part of an output.
+    pub(super) fn device_address(&self, handle: Handle) -> Option<u64> {
+        let chunk = &self.chunks[handle];
+        chunk.output().and_then(OutputPart::on_device).or_else(|| Some(self.memory.slot_address(chunk.slot()?)))
     }
 
     // ---- chunks that are decoded, missing, bad or failed ----

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use super::waves::{WaitingChunk, WaveContext};
 use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
+use crate::route::Route;
 use crate::stats::Stats;
 
 impl Scheduler {
@@ -52,6 +53,7 @@ impl Scheduler {
         let encoded = chunk.take_payload();
         let decoded = chunk.lend_decoded().map(|lease| self.reads.hold(lease));
         chunk.set_payload(decoded);
+        self.place(handle);
         if let Some(encoded) = encoded {
             self.reads.release(encoded, &mut self.memory);
         }
@@ -65,7 +67,7 @@ impl Scheduler {
                 reads: self.reads.in_flight() + self.shards.reading(),
                 tasks: self.tasks,
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
-                batch_uses: self.batches.uses_of_next(),
+                batch_uses: self.batches.uses_left(),
                 reads_lack_memory: self.shortage.is_some(),
                 cpu_lacks_memory,
                 untaken: self.batches.untaken(),
@@ -76,6 +78,16 @@ impl Scheduler {
             if let Some(lanes) = &self.backends.lanes {
                 lanes.launch(lane, wave);
             }
+        }
+    }
+
+    /// Lets a chunk that the CPU has decoded go to an output, if it was to go to a slot, where the GPU would have decoded it.
+    fn place(&mut self, handle: Handle) {
+        if self.chunks[handle].output().is_none()
+            && let Some(part) = self.output_part(handle, Route::Cpu)
+            && let Some(slot) = self.chunks[handle].place(part)
+        {
+            self.memory.release_slot(slot);
         }
     }
 
@@ -90,9 +102,14 @@ impl Scheduler {
         for &WaitingChunk { handle, content, decoded, .. } in chunks {
             let chunk = &mut self.chunks[handle];
             let Some(payload) = chunk.take_payload() else { continue };
-            let (id, slot) = (chunk.id(), chunk.slot().map_or(0, |slot| self.memory.slot_address(slot)));
+            let id = chunk.id();
+            let slot = self.device_address(handle).unwrap_or(0);
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);
+            // A chunk that goes to an output needs no job.
+            if self.chunks[handle].output().is_some() {
+                wave.assembly.jobs.truncate(first);
+            }
             wave.chunks.push(WaveChunk {
                 id,
                 handle,

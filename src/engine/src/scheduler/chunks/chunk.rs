@@ -59,7 +59,8 @@ pub(in crate::scheduler) struct Chunk {
     /// Host memory for its decoded bytes, if the CPU decodes it. While a read or a decode thread writes there, it has
     /// the lease, and this is `None`.
     decoded: Option<Lease>,
-    /// The part of an output that `decoded` is a lease of. `None`: it is one of staging.
+    /// The part of an output that `decoded` is a lease of, or that is on the device. `None`: `decoded` is a lease of
+    /// staging.
     output: Option<OutputPart>,
 }
 
@@ -351,22 +352,31 @@ impl Chunk {
 
     /// Whether memory is reserved for its decoded bytes, and no thread has it.
     pub fn has_decoded(&self) -> bool {
-        self.slot.is_some() || self.decoded.is_some()
+        self.slot.is_some() || self.decoded.is_some() || self.is_placed()
+    }
+
+    /// Whether its decoded bytes go to an output on the device.
+    fn is_placed(&self) -> bool {
+        self.output.is_some_and(|part| part.on_device().is_some())
     }
 
     /// Gives it memory for its decoded bytes.
     pub fn reserve(&mut self, memory: DecodedMemory) {
         debug_assert!(!self.has_decoded() && self.output.is_none(), "it has memory: {self:?}");
-        self.slot = memory.slot;
-        if let Some((lease, output)) = memory.host {
-            (self.decoded, self.output) = (Some(lease), output);
-        }
+        let DecodedMemory { host, output, slot } = memory;
+        (self.decoded, self.output, self.slot) = (host, output, slot);
+    }
+
+    /// Lets it go to this part of an output on the device. Returns its slot, which it needs no more.
+    pub fn place(&mut self, part: OutputPart) -> Option<arena::Range> {
+        debug_assert!(self.output.is_none() && part.on_device().is_some(), "it has a place: {self:?}");
+        self.output = Some(part);
+        self.slot.take()
     }
 
     /// Takes all memory for its decoded bytes away. No thread may have it.
     pub fn release(&mut self) -> DecodedMemory {
-        let output = self.output.take();
-        DecodedMemory { host: self.decoded.take().map(|lease| (lease, output)), slot: self.slot.take() }
+        DecodedMemory { host: self.decoded.take(), output: self.output.take(), slot: self.slot.take() }
     }
 
     /// Lends its host memory for decoded bytes to a thread.
@@ -390,7 +400,7 @@ impl Chunk {
         self.slot.as_ref()
     }
 
-    /// Returns the part of an output to which it is decoded.
+    /// Returns the part of an output to which it is decoded or copied.
     pub fn output(&self) -> Option<OutputPart> {
         self.output
     }

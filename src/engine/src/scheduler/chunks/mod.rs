@@ -10,7 +10,7 @@ mod table;
 mod tests_chunk;
 
 pub(super) use chunk::Chunk;
-pub(super) use place::{DecodedMemory, OutputPart};
+pub(super) use place::{DecodedMemory, OutputPart, OutputPlace};
 pub(super) use queue::Wanted;
 pub(super) use state::ChunkState;
 

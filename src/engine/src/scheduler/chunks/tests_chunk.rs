@@ -23,7 +23,7 @@ fn a_chunk_goes_from_wanted_to_ready_and_again() {
     chunk.need(3, 0);
     chunk.await_index();
     chunk.want();
-    chunk.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
+    chunk.reserve(DecodedMemory { host: Some(lease()), ..DecodedMemory::default() });
     chunk.fetch();
     assert!(!chunk.mark_read());
     chunk.decode();
@@ -57,7 +57,7 @@ fn impossible_changes_are_found() {
         ("nothing to read yet", Chunk::pin),
         ("not pinned", Chunk::unpin),
         ("has memory", |c| {
-            c.reserve(DecodedMemory { host: Some((lease(), None)), slot: None });
+            c.reserve(DecodedMemory { host: Some(lease()), ..DecodedMemory::default() });
             c.resolve(ChunkState::Missing);
         }),
         ("removed, but in use", |c| {

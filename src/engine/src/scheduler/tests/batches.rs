@@ -9,7 +9,7 @@ use crate::chunk_index::{ChunkInfo, LATER, Location};
 use crate::messages::{Assembly, Served};
 use crate::route::Route;
 use crate::scheduler::batches::{Batches, JobSource};
-use crate::scheduler::chunks::{Chunk, ChunkState};
+use crate::scheduler::chunks::{Chunk, ChunkState, OutputPart, OutputPlace};
 use crate::scheduler::{BatchAccount, Rules};
 use dali_zarr_base::error::Error;
 use dali_zarr_base::memory::{Ledger, Pool};
@@ -171,7 +171,7 @@ fn a_part_of_an_output_is_lent_once_and_comes_back() {
     let mut batches = Batches::new(some_rules(), Some(vec![Pool::invented(4096, 1, 1 << 20)]), None);
     assert!(batches.ask());
     batches.add(plan(1), vec![(0, 0)], 1, None);
-    let part = crate::scheduler::chunks::OutputPart { batch: 0, output: 0, offset: 100 };
+    let part = OutputPart { batch: 0, place: OutputPlace::Host { output: 0, offset: 100 } };
     assert!(batches.lend_part(part, 10).is_none(), "it isn't active");
     active(&mut batches);
     let lease = batches.lend_part(part, 10).unwrap();

@@ -55,8 +55,8 @@ fn chunks_are_kept_for_the_batches_that_need_them() {
 
 #[test]
 fn the_chunk_that_is_needed_last_makes_room_for_a_sooner_one() {
-    // When the third batch becomes active, the chunks 3 and 4 are kept, and one slot is free. It needs two chunks.
-    let mut bench = bench(3);
+    // When the third batch becomes active, the chunks 3 and 4 are kept, and no slot is free. It needs one for chunk 5.
+    let mut bench = bench(2);
     let rows: Vec<_> = (0..3).map(|_| next(&mut bench)).collect();
     assert_eq!(rows, [[0, 3], [1, 4], [2, 5]]);
     assert_eq!(bench.stats.evictions.load(Relaxed), 1);
@@ -99,8 +99,8 @@ fn chunks_are_kept_for_batches_that_are_not_planned_yet() {
 
 #[test]
 fn what_memory_can_not_keep_for_them_is_counted() {
-    // The chunks 4, 5 and 6 are kept when the third batch is delivered, and one slot is free. The fourth batch needs two.
-    let mut bench = far(4);
+    // The chunks 4, 5 and 6 are kept when the third batch is delivered, and no slot is free. The fourth batch needs one.
+    let mut bench = far(3);
     let rows: Vec<_> = (0..8).map(|_| next(&mut bench)).collect();
     assert_eq!(rows[..3], [[0, 4], [1, 5], [2, 6]]);
     let read: usize = rows.iter().map(Vec::len).sum();

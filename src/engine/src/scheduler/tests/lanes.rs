@@ -13,14 +13,18 @@ use dali_zarr_base::error::Error;
 use dali_zarr_base::memory::Lease;
 use dali_zarr_base::memory::arena::rounded;
 
-/// Bytes of a decoded row, and of the slots of the tests.
+/// Bytes of the memory for a decoded row, and of the slots of the tests.
 const ROW: usize = 256;
 const SLOTS: usize = 1 << 16;
 const STAGING: usize = 1 << 20;
 
-/// One chunk for each row, two for each batch.
+/// The elements and the bytes of a row that the GPU decodes to a slot: no multiple of 16.
+const WIDTH: u64 = 63;
+const UNEVEN: usize = 252;
+
+/// One chunk for each row, two for each batch. They are decoded to slots.
 fn pairs() -> Rows {
-    Rows { chunk: 1, batch: 2, ..Rows::default() }
+    Rows { chunk: 1, batch: 2, width: WIDTH, ..Rows::default() }
 }
 
 /// Ends all reads that the scheduler hands out, each with this number of bytes.
@@ -46,7 +50,7 @@ fn a_wave_has_all_chunks_that_wait_with_their_bytes_slots_and_jobs() {
     assert_eq!(wave.chunks.iter().map(|c| c.id.index).collect::<Vec<_>>(), [0, 1, 2, 3], "of both active batches");
     let scheduler = &bench.simulation.scheduler;
     for (i, (chunk, payload)) in wave.chunks.iter().zip(&wave.payloads).enumerate() {
-        assert_eq!((chunk.content, chunk.bytes, chunk.decoded_bytes), (Content::Encoded, 100, ROW));
+        assert_eq!((chunk.content, chunk.bytes, chunk.decoded_bytes), (Content::Encoded, 100, UNEVEN));
         assert_eq!(chunk.source, payload.bytes.address(), "its own bytes in page-locked memory");
         let slot = scheduler.chunks[chunk.handle].slot().unwrap();
         assert_eq!(chunk.slot, scheduler.memory.slot_address(slot));
@@ -59,6 +63,55 @@ fn a_wave_has_all_chunks_that_wait_with_their_bytes_slots_and_jobs() {
     bench.end_wave(wave, None);
     assert!(bench.take().is_ok() && bench.take().is_ok());
     assert_eq!(bench.stats.waves.load(Relaxed), 1);
+}
+
+/// Checks that the chunks of the wave of batches 0 and 1 go to their samples, without slots and jobs.
+fn expect_placed(bench: &Bench, wave: &Wave) {
+    let batches = &bench.simulation.scheduler.batches;
+    for chunk in &wave.chunks {
+        let output = batches.get(chunk.id.index / 2).unwrap().outputs[0];
+        assert_eq!(chunk.slot, output + chunk.id.index % 2 * chunk.decoded_bytes as u64);
+        assert!(chunk.jobs.is_empty());
+    }
+    assert!(wave.assembly.jobs.is_empty() && wave.pinned.is_empty());
+    assert_eq!(wave.assembly.served.iter().map(|s| (s.batch, s.uses)).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+    assert_eq!(bench.free(MemoryKind::Slots), SLOTS);
+}
+
+#[test]
+fn a_chunk_that_is_all_of_a_sample_goes_to_the_output() {
+    let mut bench = Bench::on_gpu(&Rows { width: 64, ..pairs() }, gpu(SLOTS, 0), |_| {});
+    end_reads(&mut bench, 100);
+    let wave = bench.wave();
+    assert_eq!(wave.chunks.iter().map(|c| c.content).collect::<Vec<_>>(), [Content::Encoded; 4]);
+    expect_placed(&bench, &wave);
+    bench.end_wave(wave, None);
+    assert!(bench.take().is_ok() && bench.take().is_ok());
+    // What the CPU has decoded may be of any length.
+    let bzip2 = Rows { compressor: Compressor::Bzip2, ..pairs() };
+    let mut bench = Bench::on_gpu(&bzip2, gpu(SLOTS, 0), |_| {});
+    end_reads(&mut bench, 100);
+    bench.tasks().into_iter().for_each(|task| bench.end_task(task, None));
+    let wave = bench.wave();
+    assert_eq!(wave.chunks.iter().map(|c| c.content).collect::<Vec<_>>(), [Content::Decoded; 4]);
+    expect_placed(&bench, &wave);
+    bench.end_wave(wave, Some(&Error::runtime("damaged")));
+    assert_eq!((bench.free(MemoryKind::Slots), bench.free(MemoryKind::Staging)), (SLOTS, STAGING));
+    assert!(bench.take().is_err() && bench.take().is_err());
+}
+
+#[test]
+fn a_chunk_that_another_batch_needs_goes_to_a_slot() {
+    let rows = Rows { width: 64, batch: 1, offsets: vec![0, 3], ..pairs() };
+    let mut bench = Bench::on_gpu(&rows, gpu(SLOTS, 0), |rules| (rules.max_active, rules.lookahead) = (1, 3));
+    end_reads(&mut bench, 100);
+    let wave = bench.wave();
+    let outputs = &bench.simulation.scheduler.batches.get(0).unwrap().outputs;
+    let goes_to_output: Vec<_> = wave.chunks.iter().map(|c| (c.id.index, c.slot == outputs[0])).collect();
+    assert_eq!(goes_to_output, [(0, true), (3, false)], "batch 3 needs row 3 again");
+    assert_eq!(wave.assembly.jobs.iter().map(|job| job.src).collect::<Vec<_>>(), [wave.chunks[1].slot]);
+    bench.end_wave(wave, None);
+    assert!(bench.take().is_ok());
 }
 
 #[test]
@@ -181,7 +234,7 @@ fn a_batch_of_decoded_chunks_fails_if_the_lane_failed_that_assembles_it() {
 
 #[test]
 fn what_the_cpu_decodes_is_copied_to_its_slot() {
-    let rows = Rows { compressor: Compressor::Bzip2, batch: 1, ..pairs() };
+    let rows = Rows { chunk: 3, compressor: Compressor::Bzip2, batch: 1, width: 21, ..pairs() };
     let mut bench = Bench::on_gpu(&rows, gpu(SLOTS, 0), |rules| rules.max_active = 1);
     let mut reads = bench.reads();
     bench.end_read(reads.remove(0), Ok(Some(100)));
@@ -193,7 +246,7 @@ fn what_the_cpu_decodes_is_copied_to_its_slot() {
     assert_eq!(bench.free(MemoryKind::Staging), STAGING - ROW, "the encoded bytes are not needed any more");
     let wave = bench.wave();
     let chunk = &wave.chunks[0];
-    assert_eq!((chunk.content, chunk.source, chunk.bytes), (Content::Decoded, decoded, ROW));
+    assert_eq!((chunk.content, chunk.source, chunk.bytes), (Content::Decoded, decoded, UNEVEN));
     bench.end_wave(wave, None);
     assert!(bench.take().is_ok());
 }
@@ -228,5 +281,7 @@ fn idle_cores_decode_in_the_place_of_a_gpu_that_has_time() {
     bench.end_wave(waves.remove(0), None);
     let wave = bench.wave();
     assert_eq!((wave.chunks[0].id.index, wave.chunks[0].content), (3, Content::Decoded));
-    assert_eq!(bench.simulation.scheduler.waves.sharing.tasks(), 1);
+    let scheduler = &bench.simulation.scheduler;
+    assert_eq!(wave.chunks[0].slot, scheduler.batches.get(3).unwrap().outputs[0], "it needs its slot no more");
+    assert_eq!(scheduler.waves.sharing.tasks(), 1);
 }

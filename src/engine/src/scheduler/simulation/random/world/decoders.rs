@@ -142,6 +142,10 @@ impl RandomWorld<'_> {
             let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
             self.memory.change(slot, Held::Decoding(chunk.id), after)?;
             results.push(if good {
+                if !self.memory.holds(slot) {
+                    // It goes to an output.
+                    self.batches.done(slot.address, &scheduler.batches)?;
+                }
                 run.push(chunk.jobs.clone());
                 Ok(Layout::NONE)
             } else {
