@@ -200,6 +200,13 @@ int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 int32_t dali_zarr_reader_push(const dali_zarr_reader *reader, const int64_t *samples, size_t count, uint64_t epoch,
                               uint64_t place);
 
+/* As dali_zarr_reader_push, for several batches of one epoch: batch `i` has `counts[i]` samples, which follow those of the
+ * batches before it in `samples`, and `places[i]` is the place of its first one. Pushes the batches in their order as long as
+ * there is room and no error; returns what dali_zarr_reader_push returns for the first batch that isn't pushed, else
+ * DALI_ZARR_OK. Writes to `*pushed` how many were pushed. One call for many small batches takes less time. */
+int32_t dali_zarr_reader_push_batches(const dali_zarr_reader *reader, const int64_t *samples, const size_t *counts,
+                                      const uint64_t *places, size_t batches, uint64_t epoch, size_t *pushed);
+
 /* Finds samples of a reader in the caller's order by their rows in the output of "return_index" (whether or not the reader
  * has this output): the number of the store and of the segment where the index has them, and the start along each of "dims".
  * `rows` has `count` rows of `columns` numbers. Writes the numbers of the samples to `samples`, which has room for `count`.
@@ -209,9 +216,12 @@ int32_t dali_zarr_reader_push(const dali_zarr_reader *reader, const int64_t *sam
 int32_t dali_zarr_reader_find(const dali_zarr_reader *reader, const int64_t *rows, size_t count, size_t columns,
                               int64_t *samples);
 
-/* As dali_zarr_reader_push and dali_zarr_reader_find, for the reader with a number ("reader" in the counters), which may
- * belong to a DALI operator. Its batches must be pushed before DALI runs the operator, which waits for them. */
+/* As dali_zarr_reader_push, dali_zarr_reader_push_batches and dali_zarr_reader_find, for the reader with a number ("reader"
+ * in the counters), which may belong to a DALI operator. Its batches must be pushed before DALI runs the operator, which
+ * waits for them. */
 int32_t dali_zarr_push(uint64_t reader, const int64_t *samples, size_t count, uint64_t epoch, uint64_t place);
+int32_t dali_zarr_push_batches(uint64_t reader, const int64_t *samples, const size_t *counts, const uint64_t *places,
+                               size_t batches, uint64_t epoch, size_t *pushed);
 int32_t dali_zarr_find(uint64_t reader, const int64_t *rows, size_t count, size_t columns, int64_t *samples);
 
 /* Opens a reader that continues from `state`, a text of dali_zarr_state: its first batch is the one after the last

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.loaders import STEPS, fields, make, numbers, write
+from support.loaders import STEPS, fields, flat, make, numbers, write
 from support.stores import Layout, write_array
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
@@ -180,6 +180,43 @@ def test_errors_of_samplers_come_at_their_batch(path, at):
         with pytest.raises(ArithmeticError, match="out of numbers"):
             found.extend(batch["n"].tolist() for batch in loader)
         assert found == [[(4 * b + k) % STEPS for k in range(4)] for b in range(at // 4)]
+
+
+@pytest.mark.parametrize("batches", range(1, 9))
+@pytest.mark.parametrize("drawn", ["sampler", "batch_sampler"])
+def test_the_first_of_several_errors_is_raised(path, drawn, batches):
+    """Batches are drawn and pushed several at a time. What is wrong with a batch comes before an error of the sampler, wherever in
+    these the batch is."""
+    for bad, kind, says in [(STEPS, IndexError, f"but found {STEPS} as number 2"), ("7", TypeError, "found '7'")]:
+
+        def broken(bad=bad):
+            yield from [i % STEPS for i in range(4 * batches)]
+            yield from [1, 2, bad, 3]
+            yield 0
+            raise ArithmeticError("out of numbers")
+
+        def in_batches(broken=broken):
+            numbers = broken()
+            while True:
+                yield list(itertools.islice(numbers, 4))
+
+        class Sampler:
+            __iter__ = staticmethod(broken if drawn == "sampler" else in_batches)
+
+        loader = make(path, **{drawn: Sampler()}, batch_size=4, uneven="repeat")
+        for _ in range(2):
+            found = []
+            with pytest.raises(kind, match=says):
+                found.extend(batch["n"].tolist() for batch in loader)
+            assert found == [[(4 * b + k) % STEPS for k in range(4)] for b in range(batches)]
+
+
+def test_samples_that_numpy_gives(path):
+    for kind in ("int64", "int32", "uint64", "int8"):
+        order = np.random.default_rng(2).permutation(STEPS).astype(kind)
+        assert flat(numbers(make(path, sampler=order, uneven="repeat"))) == order.tolist()
+        mixed = [int(one) if i % 3 else one for i, one in enumerate(order)]
+        assert flat(numbers(make(path, sampler=mixed, uneven="repeat"))) == order.tolist()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from .._log import log
 from . import states
@@ -180,8 +180,7 @@ class Next:
     goes_on: bool = False
 
 
-@dataclass(frozen=True)
-class Last:
+class Last(NamedTuple):
     """The batch that was handed out last."""
 
     epoch: int

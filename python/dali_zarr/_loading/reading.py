@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -281,6 +281,12 @@ class Reading:
         is_taken = _native.push(self._pushes_to()[0], numbers, epoch, place)
         self._pushes += is_taken
         return is_taken
+
+    def push_batches(self, samples: Sequence[bytes], sizes: Sequence[int], epoch: int, places: Sequence[int]) -> int:
+        """Pushes several batches, as :func:`_native.push_batches`. Returns how many were pushed."""
+        count = _native.push_batches(self._pushes_to()[0], samples, sizes, epoch, places)
+        self._pushes += count
+        return count
 
     def numbers(self, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the numbers of samples, which are given by numbers (sample,), or by rows of the index (sample, column).

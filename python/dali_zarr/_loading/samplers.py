@@ -7,6 +7,7 @@ import copy
 import itertools
 import math
 import operator
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +18,9 @@ from .epochs import check_last_batch
 from .iteration import check_count
 
 Numbers = npt.NDArray[np.int64]
+
+# Types of whole numbers, any of which may be a sample.
+_PLAIN = frozenset({int, np.int64, np.int32})
 
 
 def to_numbers(samples: Any, what: str) -> Numbers:
@@ -54,6 +58,17 @@ def to_numbers(samples: Any, what: str) -> Numbers:
     return np.ascontiguousarray(found, np.int64)
 
 
+def packed(samples: list[Any]) -> bytes | None:
+    """Returns numbers of samples as a row of int64; None where :func:`to_numbers` must look at each. NumPy takes twice as long for
+    a few."""
+    if not set(map(type, samples)) <= _PLAIN:
+        return None
+    try:
+        return struct.pack(f"{len(samples)}q", *samples)
+    except struct.error:
+        return None
+
+
 def _number(one: Any, what: str) -> Any:
     if isinstance(one, str | bytes | bool | np.bool_) or one is None:
         raise TypeError(f"dali_zarr: {what}: expected whole numbers of samples, but found {one!r}")
@@ -71,8 +86,10 @@ def _on_host(samples: Any) -> Any:
 class Drawn(NamedTuple):
     """A batch that was drawn."""
 
-    # Its samples, in the form that :func:`to_numbers` returns; those from ``own`` on repeat others.
-    samples: Numbers
+    # The numbers of its samples, a row of int64; or their rows in the index (sample, column), which are still to be found.
+    samples: bytes | Numbers
+    # How many samples it has; those from ``own`` on repeat others.
+    size: int
     own: int
     # How many samples were drawn for it, over all devices, and how many of them before this device's.
     drawn: int
@@ -96,11 +113,6 @@ class Place(NamedTuple):
     # How many ranks share the sampler's samples, where it tells.
     replicas: int | None = None
 
-    def after(self, drawn: Drawn, is_ended: bool) -> Place:
-        """Returns the place after the next batch."""
-        batches, samples = self.batches + 1, self.samples + drawn.drawn
-        return Place(self.epoch, batches, samples, is_ended, self.is_set, drawn.state, self.replicas)
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the place as part of a loader's state."""
         return self._asdict()
@@ -123,34 +135,60 @@ class Draws:
 
     def __init__(self, source: Source, batches: Iterator[Any], stateful: Any):
         self._source, self._batches, self._stateful = source, batches, stateful
+        # What follows the batches that were drawn: an error, the end, or more.
+        self._error: Exception | None = None
+        self._is_over = False
 
-    def next(self) -> Drawn | None:
-        """Draws a batch; None where there is none any more.
+    def next(self, most: int) -> list[Drawn]:
+        """Draws the next batches: ``most`` of them, or fewer if the end or an error follows. Without a batch it is the end.
 
         Raises:
-            Exception: What the sampler raises.
-            TypeError, ValueError, IndexError: What it gives are no samples, or there are too many.
+            Exception: What the sampler raises at the next batch.
+            TypeError, ValueError, IndexError: What it gives there are no samples, or there are too many.
         """
+        found: list[Drawn] = []
+        try:
+            if self._error is None and not self._is_over:
+                if self._source.draws_batches or self._stateful is not None:
+                    self._draw_each(most, found)
+                else:
+                    self._draw_together(most, found)
+        except Exception as error:  # noqa: BLE001  (raised after the batches before it)
+            self._error = error
+        if self._error is not None and not found:
+            raise self._error
+        return found
+
+    def _draw_each(self, most: int, found: list[Drawn]) -> None:
+        """Draws batches one by one, with the sampler's state after each, and adds them to ``found``."""
         source = self._source
-        if source.draws_batches:
-            batch = next(self._batches, None)
+        for _ in range(most):
+            if source.draws_batches:
+                batch = next(self._batches, None)
+            else:
+                batch = list(itertools.islice(self._batches, source.batch_size))
+                batch = batch if len(batch) >= source.least() else None
             if batch is None:
-                return None
-        else:
-            batch = list(itertools.islice(self._batches, source.batch_size))
-            if not batch or (source.drop_last and len(batch) < source.batch_size):
-                return None
-        samples = to_numbers(batch, source.name)
-        own = len(samples)
-        if not 1 <= own <= source.batch_size:
-            raise ValueError(
-                f"dali_zarr: {source.name}: expected batches of 1 to {source.batch_size} samples, but found one of {own}; "
-                "batch_size is the size of the largest"
-            )
-        state = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
-        if source.pads and own < source.batch_size:
-            samples = np.concatenate([samples, np.repeat(samples[-1:], source.batch_size - own, axis=0)])
-        return Drawn(samples, own, own, 0, state)
+                self._is_over = True
+                return
+            found.append(source.drawn(batch, None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())))
+
+    def _draw_together(self, most: int, found: list[Drawn]) -> None:
+        """Draws the samples of several batches, and adds these to ``found``. It takes less time than to draw each."""
+        source, size = self._source, self._source.batch_size
+        # A list keeps what was added before an error.
+        samples: list[Any] = []
+        try:
+            samples.extend(itertools.islice(self._batches, most * size))
+            self._is_over, least = len(samples) < most * size, source.least()
+        except Exception as error:  # noqa: BLE001  (raised after the batches before it)
+            self._error, least = error, size
+        row, last = packed(samples), 0
+        if row is not None:
+            last = len(samples) // size * size
+            found += [Drawn(row[8 * i : 8 * (i + size)], size, size, size, 0, None) for i in range(0, last, size)]
+        for i in range(last, len(samples) - least + 1, size):
+            found.append(source.drawn(samples[i : i + size], None))
 
 
 class Source:
@@ -177,6 +215,30 @@ class Source:
                 f"dali_zarr: {self.name}: expected an iterable of {'batches' if self.draws_batches else 'numbers of samples'}, but "
                 f"found {self._sampler!r}"
             )
+
+    def least(self) -> int:
+        """Returns how many samples the last batch must have to be given."""
+        return self.batch_size if self.drop_last else 1
+
+    def drawn(self, batch: Any, state: Any) -> Drawn:
+        """Returns a batch of these samples, after which the sampler has this state.
+
+        Raises:
+            TypeError, ValueError, IndexError: They are no samples, there are none, or too many.
+        """
+        size = self.batch_size
+        if type(batch) is list and len(cast("list[Any]", batch)) == size and (row := packed(cast("list[Any]", batch))) is not None:
+            return Drawn(row, size, size, size, 0, state)
+        samples = to_numbers(batch, self.name)
+        own = len(samples)
+        if not 1 <= own <= size:
+            raise ValueError(
+                f"dali_zarr: {self.name}: expected batches of 1 to {size} samples, but found one of {own}; batch_size is the size "
+                "of the largest"
+            )
+        if self.pads and own < size:
+            samples = np.concatenate([samples, np.repeat(samples[-1:], size - own, axis=0)])
+        return Drawn(samples.tobytes() if samples.ndim == 1 else samples, len(samples), own, own, 0, state)
 
     def length(self) -> int:
         """Returns the number of batches in an epoch.
@@ -297,7 +359,7 @@ class Split:
 
     def __init__(self, source: Source, devices: int):
         self.source, self._devices = source, devices
-        self._waiting: list[collections.deque[Drawn | None]] = []
+        self._waiting: list[collections.deque[Drawn]] = []
         self._draws: tuple[Place, Draws] | None = None
         # The devices that have joined the current iteration.
         self._joined: set[int] = set()
@@ -314,20 +376,22 @@ class Split:
         self._joined.add(device)
         return self._draws[0], _PartOfDraws(self, device)
 
-    def next(self, device: int) -> Drawn | None:
-        """Returns a device's part of its next batch."""
-        if not self._waiting[device]:
-            if self._draws is None:
-                return None
-            drawn = self._draws[1].next()
-            for i, waiting in enumerate(self._waiting):
-                waiting.append(None if drawn is None else self._part(drawn, i))
-        return self._waiting[device].popleft()
+    def next(self, device: int, most: int) -> list[Drawn]:
+        """Returns a device's parts of its next batches."""
+        mine = self._waiting[device]
+        if not mine and self._draws is not None:
+            for drawn in self._draws[1].next(most):
+                for i, waiting in enumerate(self._waiting):
+                    waiting.append(self._part(drawn, i))
+        return [mine.popleft() for _ in range(min(most, len(mine)))]
 
     def _part(self, drawn: Drawn, device: int) -> Drawn:
         size = self.source.batch_size // self._devices
-        samples = drawn.samples[device * size : (device + 1) * size]
-        return Drawn(samples, min(max(drawn.own - device * size, 0), size), drawn.drawn, device * size, drawn.state)
+        before = device * size
+        each = 8 if isinstance(drawn.samples, bytes) else 1
+        samples = drawn.samples[each * before : each * (before + size)]
+        held, own = (min(max(count - before, 0), size) for count in (drawn.size, drawn.own))
+        return Drawn(samples, held, own, drawn.drawn, before, drawn.state)
 
 
 class PartOfSource:
@@ -355,6 +419,6 @@ class _PartOfDraws:
     def __init__(self, split: Split, device: int):
         self._split, self._device = split, device
 
-    def next(self) -> Drawn | None:
+    def next(self, most: int) -> list[Drawn]:
         """As :meth:`Draws.next`."""
-        return self._split.next(self._device)
+        return self._split.next(self._device, most)

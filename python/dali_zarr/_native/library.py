@@ -84,6 +84,9 @@ def bind(path: Path) -> None:
     brief.dali_zarr_take_raised.argtypes = [ctypes.POINTER(POINTER)]
     brief.dali_zarr_end_waits.argtypes = [ctypes.c_uint64]
     for one in (library, brief):
+        one.dali_zarr_push_batches.argtypes = [
+            ctypes.c_uint64, POINTER, POINTER, POINTER, size, ctypes.c_uint64, ctypes.POINTER(size),
+        ]
         one.dali_zarr_wait_runs.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_int32)]
     library.dali_zarr_operators.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(size)]
     library.dali_zarr_set_python.argtypes = [ctypes.POINTER(_Python)]

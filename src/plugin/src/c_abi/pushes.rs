@@ -47,6 +47,43 @@ pub unsafe extern "C" fn dali_zarr_push(reader: u64, samples: *const i64, count:
     })
 }
 
+/// Pushes several batches to a reader.
+///
+/// # Safety
+/// `reader` is null or open. `counts` and `places` point to `batches` numbers, `samples` to as many as the sum of `counts`,
+/// and `pushed` to room for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_reader_push_batches(
+    reader: *const CReader,
+    samples: *const i64,
+    counts: *const usize,
+    places: *const u64,
+    batches: usize,
+    epoch: u64,
+    pushed: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's promise for all pointers.
+    call_with(|| unsafe { push_batches(of(reader)?, samples, counts, places, batches, epoch, pushed) })
+}
+
+/// Pushes several batches to the reader with a number.
+///
+/// # Safety
+/// As of [`dali_zarr_reader_push_batches`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_push_batches(
+    reader: u64,
+    samples: *const i64,
+    counts: *const usize,
+    places: *const u64,
+    batches: usize,
+    epoch: u64,
+    pushed: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's promise for all pointers.
+    call_with(|| unsafe { push_batches(&*registry::pusher(reader)?, samples, counts, places, batches, epoch, pushed) })
+}
+
 /// Finds samples of a reader by their starts.
 ///
 /// # Safety
@@ -89,7 +126,7 @@ unsafe fn of<'a>(reader: *const CReader) -> Result<&'a Pusher> {
 
 /// # Safety
 /// `data` is null or points to `count` numbers, as long as the result is used.
-unsafe fn numbers<'a>(data: *const i64, count: usize, what: &str) -> Result<&'a [i64]> {
+unsafe fn numbers<'a, T>(data: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     match (count, data.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(null(what)),
@@ -107,6 +144,42 @@ fn push(pusher: &Pusher, samples: &[i64], epoch: u64, place: u64) -> Result<i32>
         place => return Err(Error::value(format!("place: expected less than 2^62, but found {place}"))),
     };
     Ok(if pusher.push(samples, epoch, draws)? { 0 } else { FULL })
+}
+
+/// # Safety
+/// As of [`dali_zarr_reader_push_batches`].
+unsafe fn push_batches(
+    pusher: &Pusher,
+    samples: *const i64,
+    counts: *const usize,
+    places: *const u64,
+    batches: usize,
+    epoch: u64,
+    pushed: *mut usize,
+) -> Result<i32> {
+    if pushed.is_null() {
+        return Err(null("pushed"));
+    }
+    // SAFETY: not null, and the caller's promise.
+    unsafe { pushed.write(0) };
+    // SAFETY: the caller's promise for both.
+    let (counts, places) = unsafe { (numbers(counts, batches, "counts")?, numbers(places, batches, "places")?) };
+    let total = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
+    let total = total.filter(|n| n.checked_mul(8).is_some_and(|n| n < isize::MAX as usize));
+    let total = total.ok_or_else(|| Error::value("there are more samples than can be addressed"))?;
+    // SAFETY: the caller's promise.
+    let mut samples = unsafe { numbers(samples, total, "samples") }?;
+    for (before, (&count, &place)) in counts.iter().zip(places).enumerate() {
+        let (batch, rest) = samples.split_at(count);
+        let status = push(pusher, batch, epoch, place)?;
+        if status != 0 {
+            return Ok(status);
+        }
+        samples = rest;
+        // SAFETY: as above.
+        unsafe { pushed.write(before + 1) };
+    }
+    Ok(0)
 }
 
 /// # Safety

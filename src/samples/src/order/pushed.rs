@@ -42,6 +42,8 @@ struct Queue {
     sizes: VecDeque<usize>,
     /// The epoch of the last batch, and how many samples of it were pushed.
     epoch: (u64, u64),
+    /// Threads that wait for a batch.
+    waiters: usize,
     is_closed: bool,
 }
 
@@ -84,8 +86,12 @@ impl Pushes {
         queue.waiting.push_back(numbers.iter().zip(0..).map(sample).collect());
         queue.samples += numbers.len();
         queue.sizes.push_back(numbers.len());
+        let is_waited_for = queue.waiters > 0;
         drop(queue);
-        self.changed.notify_all();
+        // Without a waiter there is no need for a system call.
+        if is_waited_for {
+            self.changed.notify_all();
+        }
         Pushed::Taken
     }
 
@@ -109,7 +115,9 @@ impl Pushes {
     fn take(&self, waits: bool) -> Option<Vec<Sample>> {
         let mut queue = self.queue();
         while waits && queue.waiting.is_empty() && !queue.is_closed {
+            queue.waiters += 1;
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.waiters -= 1;
         }
         let mut samples = queue.waiting.pop_front()?;
         queue.samples -= samples.len();
