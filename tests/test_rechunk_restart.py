@@ -234,6 +234,7 @@ LIMITED = {
     "crossing": ("fields", "--chunks lat=20,lon=20", 20),
     "crossing with more": ("fields", "--chunks lat=20,lon=20", 32),
     "from shards": ("shards", "--chunks lat=20,lon=20", 16),
+    "from shards by many": ("shards", "--chunks lat=20,lon=20 --workers 16", 16),
     "to shards": ("tens", "--chunks time=1 --shards time=10", 16),
     "type": ("tens", "--chunks time=1 --dtype float16", 16),
     "list": ("tens", "--chunks time=1 --isel time=0,1,5,9,50,7,99,3,2,2 lat=1,3,5,0,150", 16),

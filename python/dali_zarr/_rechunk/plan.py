@@ -48,16 +48,22 @@ class Axis:
     def touches(self, extent: int) -> int:
         """Returns how many chunks of the source are read for all regions of this extent, counted again for each
         region."""
-        if self.length == 0:
-            return 0
+        return int(np.sum(self._crossed(extent)))
+
+    def most(self, extent: int) -> int:
+        """Returns how many chunks of the source a region of this extent has elements of, at most."""
+        return int(np.max(self._crossed(extent), initial=0))
+
+    def _crossed(self, extent: int) -> npt.NDArray[np.int64]:
+        """Returns for each region how many chunks of the source it has elements of."""
         first = np.arange(0, self.length, extent)
         last = np.minimum(first + extent, self.length) - 1
         if self.indices is not None:
             chunks = np.asarray(self.indices) // self.chunk
-            return sum(len(np.unique(chunks[a : b + 1])) for a, b in zip(first, last, strict=True))
+            return np.asarray([len(np.unique(chunks[a : b + 1])) for a, b in zip(first, last, strict=True)], np.int64)
         if self.step >= self.chunk:
-            return self.length
-        return int(np.sum(self._chunk_of(last) - self._chunk_of(first) + 1))
+            return last - first + 1
+        return self._chunk_of(last) - self._chunk_of(first) + 1
 
     def _chunk_of(self, element: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return (self.start + element * self.step) // self.chunk
@@ -135,7 +141,9 @@ def task_bytes(axes: Sequence[Axis], sizes: Sizes, region: Sequence[int]) -> int
     block = elements * (sizes.read + (sizes.written if sizes.read != sizes.written else 0))
     # A chunk that is read takes up to three times its size: encoded, and while filters decode it once or twice more.
     chunk = math.prod(axis.chunk for axis in axes) * sizes.read
-    reading = 3 * chunk * sizes.in_flight + min(sizes.shard, block) * sizes.in_flight
+    # Of a shard, all chunks that the region crosses are read before the first is decoded.
+    crossed = math.prod(axis.most(extent) for extent, axis in zip(region, axes, strict=True)) * chunk
+    reading = 3 * chunk * sizes.in_flight + min(sizes.shard * sizes.in_flight, crossed)
     unit = math.prod(axis.unit for axis in axes) * sizes.written
     # A shard takes its size once more: its encoded chunks, and the shard that is put together of them.
     writing = (3 if sizes.sharded else 2) * unit * sizes.in_flight
