@@ -36,6 +36,11 @@ CASES = {
     "offsets=[0, 6], batch_size=2, random_shuffle=True, host_memory_limit=20000000": (
         {"offsets": [0, 6], "batch_size": 2, "random_shuffle": True, "host_memory_limit": 20000000}, (1, 181, 360),
     ),
+    # With many threads memory holds fewer chunks of shards.
+    "offsets=[0, 6], batch_size=2, random_shuffle=True, host_memory_limit=20000000, decode_threads=16": (
+        {"offsets": [0, 6], "batch_size": 2, "random_shuffle": True, "host_memory_limit": 20000000, "decode_threads": 16},
+        (1, 181, 360),
+    ),
     "window=4, batch_size=2, random_shuffle=true, host_memory_limit=20000000": (
         {"dims": ["time"], "window": [4], "batch_size": 2, "random_shuffle": True, "host_memory_limit": 20000000}, (4, 181, 360),
     ),

@@ -109,18 +109,23 @@ def advise(source: Source, options: Options, arguments: Mapping[str, Any]) -> Ad
         now = trying.trial({})
         main = max(read, key=lambda array: (len(array.dims), array.bytes))
         why: list[str] = []
-        if options.chunks is None:
+        chooses = options.chunks is None
+        if chooses:
             best = min((trying.trial(chunks) for chunks in trying.candidates(main)), key=lambda trial: trial.cost)
             options = replace(options, chunks=best.chunks)
-            why.append(_why_chunks(main, best, now))
         chosen = options.chunks or {}
-    extents = [_extent(chosen.get(dim, -1), length) for dim, length in zip(main.dims, main.shape, strict=True)]
-    if options.shards is None and zarr_format == 3:
-        shards, reason = _shards(main, extents)
-        options = replace(options, shards=shards)
-        why.append(reason)
-    if options.codec is None:
-        options = replace(options, codec="blosc-lz4")
+        extents = [_extent(chosen.get(dim, -1), length) for dim, length in zip(main.dims, main.shape, strict=True)]
+        if options.shards is None and zarr_format == 3:
+            shards, reason = _shards(main, extents)
+            options = replace(options, shards=shards)
+            why.append(reason)
+        is_given, options = options.codec is not None, replace(options, codec=options.codec or "blosc-lz4")
+        if chooses:
+            # What was chosen is counted as it will be, with its shards: they change what a reader's memory holds.
+            names = [array.name for array in read]
+            last = trying.result(chosen, [array for array in wanted(source, options) if array.name in names])
+            why.insert(0, _why_chunks(main, last, now))
+    if not is_given:
         where = "on a GPU it takes least of the time that training needs too" if given.get("device") == "gpu" else (
             "a CPU decodes it several times faster than zstd"
         )
@@ -166,22 +171,28 @@ class _LayoutTrials:
         self._folder, self._source, self._read, self._given = folder, source, read, given
         self._options, self._format, self._count = options, zarr_format, 0
 
-    def _written(self, chunks: dict[str, int]) -> str:
-        folder = self._folder / str(self._count)
-        self._count += 1
-        store = needed("zarr.storage", "rechunk").LocalStore(folder)
-        arrays = [
+    def _with(self, chunks: dict[str, int]) -> list[Wanted]:
+        return [
             replace(array, shards=None, chunks=tuple(
                 _extent(chunks.get(dim, -1), length) if chunks else old
                 for dim, length, old in zip(array.dims, array.shape, array.chunks, strict=True)
             )) for array in self._read
         ]
+
+    def _written(self, arrays: list[Wanted]) -> str:
+        folder = self._folder / str(self._count)
+        self._count += 1
+        store = needed("zarr.storage", "rechunk").LocalStore(folder)
         targets.make(store, self._source, arrays, self._format)
         return str(folder)
 
     def trial(self, chunks: dict[str, int]) -> _TrialResult:
-        """Returns what a reader does with these chunks; if ``chunks`` is empty, with those of the source."""
-        plan = explained(path=self._written(chunks), **{name: value for name, value in self._given.items() if value is not None})
+        """Returns what a reader does with these chunks, without shards; if ``chunks`` is empty, with those of the source."""
+        return self.result(chunks, self._with(chunks))
+
+    def result(self, chunks: dict[str, int], arrays: list[Wanted]) -> _TrialResult:
+        """Returns what a reader does with these arrays, which have these chunks."""
+        plan = explained(path=self._written(arrays), **{name: value for name, value in self._given.items() if value is not None})
         assert isinstance(plan, dict)
         delivered = sum(array["bytes_per_sample"] for array in plan["arrays"])
         decoded = sum(array["chunk_bytes_read_per_sample"] for array in plan["arrays"])
@@ -192,7 +203,7 @@ class _LayoutTrials:
         """Returns chunks that may be best. Along dims they hold an element, a window, a step, or what neighbouring
         windows have in common. Along other dimensions they are whole, or cut if they are too large."""
         spec = _arguments.resolved({**{k: v for k, v in self._given.items() if k not in ("batch_size", "device")},
-                                    "path": self._written({})})
+                                    "path": self._written(self._with({}))})
         axes = Axes.of_reader(spec)
         windows = axes.listed("window", spec, 0)
         steps = axes.listed("step", spec, 0) if spec.get("step") is not None else [0] * len(windows)
