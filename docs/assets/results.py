@@ -104,7 +104,8 @@ def best_codecs() -> str:
 
 
 TABLES = {
-    "training": training, "loading": loading, "shares": shares, "beside_copies": beside_copies, "codecs": codecs, "best_codecs": best_codecs,
+    "training": training, "loading": loading, "shares": shares, "beside_copies": beside_copies,
+    "codecs": codecs, "best_codecs": best_codecs,
 }
 
 

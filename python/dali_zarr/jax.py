@@ -31,6 +31,7 @@ from ._loading.iteration import Iteration, check_count
 from ._loading.labels import Labels
 from ._loading.reading import Plan, Transform
 from ._loading.rollout import Rollouts
+from ._loading.split import Split
 from ._loading.stream import Stream
 from ._reader import describe
 
@@ -222,7 +223,7 @@ class Loader(Rollouts):
         self._sharding, self._return_index = sharding, return_index
         found, self._labels = self._asked.looked_up()
         self._loaders: list[OnDevice] = []
-        split = samplers.Split(drawn, len(devices)) if drawn is not None and len(devices) > 1 else None
+        split = Split(drawn, len(devices)) if drawn is not None and len(devices) > 1 else None
         for i, one in enumerate(devices):
             plan = Plan(
                 **found, offsets=offsets, batch_size=batch_size // len(devices), device=on,

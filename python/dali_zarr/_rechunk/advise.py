@@ -46,7 +46,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class _TrialResult:
-    chunks: dict[str, int]
+    chunks: Mapping[str, int]
     decoded: float
     count: float
     cost: float
@@ -190,7 +190,7 @@ class _LayoutTrials:
         """Returns what a reader does with these chunks, without shards; if ``chunks`` is empty, with those of the source."""
         return self.result(chunks, self._with(chunks))
 
-    def result(self, chunks: dict[str, int], arrays: list[Wanted]) -> _TrialResult:
+    def result(self, chunks: Mapping[str, int], arrays: list[Wanted]) -> _TrialResult:
         """Returns what a reader does with these arrays, which have these chunks."""
         plan = explained(path=self._written(arrays), **{name: value for name, value in self._given.items() if value is not None})
         assert isinstance(plan, dict)
