@@ -1,10 +1,11 @@
 //! gzip and zlib: Zarr's gzip codec, numcodecs' GZip and Zlib.
 //!
-//! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by zlib-rs, which verifies checksums, and on the GPU by
-//! this project's `dz_inflate_*`. As in Python's modules, gzip data may have several members with zero bytes after
+//! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by libdeflate, or by zlib-rs what that refuses; both verify
+//! checksums. Decoded on the GPU by this project's `dz_inflate_*`. As in Python's modules, gzip data may have several members with zero bytes after
 //! each, and bytes after a zlib stream are ignored.
 
 pub(super) mod streams;
+mod whole;
 
 use flate2::{Decompress, FlushDecompress, Status};
 
@@ -13,6 +14,10 @@ use dali_zarr_base::error::{Error, Result};
 
 /// Fills `out` from the gzip members in `encoded`.
 pub(super) fn decode_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
+    if whole::decode_gzip(encoded, out) { Ok(()) } else { stream_gzip(encoded, out) }
+}
+
+fn stream_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     let (mut read, mut written) = (0, 0);
     loop {
         (read, written) = stream(Compression::Gzip, Decompress::new_gzip(15), (encoded, read), (out, written))?;
@@ -41,6 +46,10 @@ pub(super) fn another_member(rest: &[u8]) -> Result<()> {
 
 /// Fills `out` from the zlib stream in `encoded`.
 pub(super) fn decode_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
+    if whole::decode_zlib(encoded, out) { Ok(()) } else { stream_zlib(encoded, out) }
+}
+
+fn stream_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     let (_, written) = stream(Compression::Zlib, Decompress::new(true), (encoded, 0), (out, 0))?;
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
@@ -116,6 +125,50 @@ mod tests {
         assert!(error.message().contains("found 4 bytes behind them that are none"), "{error}");
         let error = decode_gzip(&[], &mut out).unwrap_err();
         assert!(error.message().contains("expected gzip data, but found no bytes at all"), "{error}");
+    }
+
+    #[test]
+    fn what_one_decoder_takes_the_other_takes_too() {
+        let data = &data()[..3000];
+        let mut members = gzip(&data[..1000]);
+        members.extend([0; 3]);
+        members.extend(gzip(&data[1000..]));
+        // A header with a name, a comment, bytes of its own, and a checksum, which one of the two doesn't verify.
+        let mut builder =
+            flate2::GzBuilder::new().filename("n").comment("c").extra(vec![7; 9]).write(Vec::new(), Level::new(6));
+        builder.write_all(data).unwrap();
+        let named = builder.finish().unwrap();
+        let mut trailing = zlib(data);
+        trailing.extend(b"behind");
+        let mut taken = 0;
+        for (is_gzip, encoded) in
+            [(true, gzip(data)), (true, members), (true, named), (false, zlib(data)), (false, trailing)]
+        {
+            let mut check = |encoded: &[u8], len: usize, what: &str| {
+                let (mut whole, mut streamed) = (vec![1; len], vec![2; len]);
+                let took = if is_gzip {
+                    (whole::decode_gzip(encoded, &mut whole), stream_gzip(encoded, &mut streamed).is_ok())
+                } else {
+                    (whole::decode_zlib(encoded, &mut whole), stream_zlib(encoded, &mut streamed).is_ok())
+                };
+                assert!(!took.0 || (took.1 && whole == streamed), "{what}");
+                taken += usize::from(took.0);
+                took.0
+            };
+            assert!(check(&encoded, data.len(), "as it is"));
+            for len in [0, data.len() - 1, data.len() + 1] {
+                assert!(!check(&encoded, len, "another length"));
+            }
+            for at in 0..encoded.len() {
+                check(&encoded[..at], data.len(), "cut");
+                for bit in 0..8 {
+                    let mut damaged = encoded.clone();
+                    damaged[at] ^= 1 << bit;
+                    check(&damaged, data.len(), &format!("bit {bit} of byte {at}"));
+                }
+            }
+        }
+        assert!(taken > 50, "bits of times and names don't matter: {taken}");
     }
 
     #[test]
