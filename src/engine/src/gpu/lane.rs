@@ -228,9 +228,9 @@ impl Lane {
     fn copy(&mut self, wave: &Wave, plan: &WavePlan) -> Result<()> {
         for &i in &plan.direct {
             let chunk = &wave.chunks[i];
-            // SAFETY: the wave has the bytes until they are copied; the slot has room for the decoded chunk, and it was
+            // SAFETY: the wave has the bytes until they are copied; where it goes there is room for the decoded chunk, and it was
             // checked that the bytes are no more.
-            unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes)? };
+            unsafe { copy_async(&self.stream, chunk.to, chunk.source, chunk.bytes)? };
         }
         for &StagingCopy { source: from, offset, len } in &plan.copies {
             if offset + len > self.staging.len() {
@@ -257,8 +257,8 @@ impl Lane {
         let (n, base) = (pieces.len(), self.staging.ptr());
         let [copies, tiles] = self.tables.capacity().copies(n);
         for (copy, piece) in self.tables.values::<CopyJob>(copies, n).iter_mut().zip(pieces) {
-            let slot = wave.chunks[piece.chunk].slot;
-            *copy = CopyJob { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
+            let to = wave.chunks[piece.chunk].to;
+            *copy = CopyJob { src: base + piece.offset as u64, dst: to + piece.to as u64, len: piece.len as u64 };
         }
         let starts = self.tables.values::<u32>(tiles, n + 1);
         starts[0] = 0;
@@ -268,7 +268,7 @@ impl Lane {
         let total = starts[n];
         self.tables.send(&self.stream, copies.until(tiles))?;
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
-        // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations in slots.
+        // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations where the chunks go.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
     }
 
@@ -278,8 +278,8 @@ impl Lane {
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
         self.shared.chunk_index.decode(chunk.id, bytes, out)?;
-        // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
-        unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
+        // SAFETY: where it goes there is room for the decoded chunk; the wait below ends before the buffer is used again.
+        unsafe { copy_to_device_async(&self.stream, chunk.to, out.as_ptr(), chunk.decoded_bytes)? };
         self.stream.synchronize()
     }
 
@@ -426,8 +426,8 @@ fn prefix_sum(tiles: &mut [u32], jobs: &[&Job], of: impl Fn(&Job) -> Option<u64>
 
 /// Tells the jobs of a chunk in which order its decoded bytes lie.
 fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
-    let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
+    let WaveChunk { to, ref jobs, .. } = wave.chunks[chunk];
     for job in &mut wave.assembly.jobs[jobs.clone()] {
-        job.arrange(slot, layout);
+        job.arrange(to, layout);
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct EncodedStream {
     pub offset: usize,
     /// Encoded bytes.
     pub len: usize,
-    /// Where its output begins in the chunk's slot.
+    /// Where its output begins in the decoded chunk.
     pub to: usize,
     /// The bytes that it must decode to.
     pub decoded: usize,
@@ -31,14 +31,14 @@ pub(super) struct EncodedStream {
     pub plan: Option<FramePlan>,
 }
 
-/// Bytes to be copied from the staging buffer to a slot.
+/// Bytes to be copied from the staging buffer to where a chunk goes.
 #[derive(Clone, Debug)]
 pub(super) struct SlotCopy {
     /// The index of its chunk in the wave.
     pub chunk: usize,
     /// Where it begins in the staging buffer.
     pub offset: usize,
-    /// Where it goes in the chunk's slot.
+    /// Where it goes in the decoded chunk.
     pub to: usize,
     /// Bytes.
     pub len: usize,
@@ -62,12 +62,12 @@ pub(super) struct WavePlan {
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<SlotCopy>,
-    /// Indexes of large chunks that are not encoded: they are copied directly to their slots.
+    /// Indexes of large chunks that are not encoded: they are copied directly to where they go.
     pub direct: Vec<usize>,
     /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
     pub refused: Vec<usize>,
     pub copies: Vec<StagingCopy>,
-    /// For each chunk, the order of its decoded bytes in its slot.
+    /// For each chunk, the order of its decoded bytes.
     pub layouts: Vec<Layout>,
 }
 
@@ -98,7 +98,8 @@ pub(super) fn plan_wave(
                 let format = &chunk_index.part(chunk.id).format;
                 let known =
                     format.gpu_chain().map(|packed| split(packed, bytes, chunk.decoded_bytes, &mut split_chunk));
-                // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots begin at multiples of 256.
+                // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots, and the parts of outputs to which
+                // chunks are decoded, begin at multiples of 16.
                 let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &ChunkStream| fits(p) && decodable(p);
                 let is_known = known.is_some_and(|known| known.is_ok());
@@ -224,7 +225,7 @@ mod tests {
                 source: payload.bytes.address(),
                 content: Content::Encoded,
                 version: None,
-                slot: 0,
+                to: 0,
                 decoded_bytes: LEN,
                 jobs: 0..0,
             });

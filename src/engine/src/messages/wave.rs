@@ -36,8 +36,8 @@ pub(crate) struct WaveChunk {
     pub content: Content,
     /// The version of the object that was read, if the read asked for one.
     pub version: Option<ObjectVersion>,
-    /// Device address of its slot, or of the part of an output to which it goes without a job.
-    pub slot: u64,
+    /// The device address to which it goes: that of its slot, or of the part of an output that it is, without a job.
+    pub to: u64,
     pub decoded_bytes: usize,
     /// The chunk's jobs, as a range in [`Assembly::jobs`].
     pub jobs: std::ops::Range<usize>,

@@ -18,8 +18,8 @@ use dali_zarr_samples::plan::ChunkId;
 /// Smaller reads are not worth the calls to cuFile.
 const MIN_GDS_BYTES: usize = 64 << 10;
 
-/// A chunk that the GPU decodes to an output begins and ends there at a multiple of this many bytes: kernels read back
-/// what they have decoded as words of this size.
+/// A chunk that the GPU decodes to an output begins and ends there at a multiple of this many bytes: the kernel that verifies
+/// checksums reads words of this size, and so no other chunk's bytes are in a word of this one.
 const DECODED_ALIGN: u64 = 16;
 
 /// What happened to the first chunk in the queue.

@@ -419,9 +419,9 @@ impl Batches {
         }
     }
 
-    /// Returns the number of uses of the next batch to be delivered whose jobs have not run yet; 0 if none is planned.
-    pub fn uses_left(&self) -> u32 {
-        self.list.front().map_or(0, |batch| batch.remaining)
+    /// Returns the number of uses of the next batch to be delivered; 0 if none is planned.
+    pub fn uses_of_next(&self) -> u32 {
+        self.list.front().map_or(0, |batch| batch.uses)
     }
 
     // ---- delivery ----
@@ -561,7 +561,7 @@ pub(super) fn set_addresses(job: &mut Job, outputs: &[u64], from: JobSource) {
 }
 
 /// Whether `jobs`, all of one batch for one chunk of `decoded` bytes, are a single copy of the whole chunk to one
-/// place. Then the CPU may decode the chunk there.
+/// place. Then the chunk may be decoded there.
 fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
     matches!(jobs, [job] if job.src == 0 && copied_bytes(job, &ops[job.op as usize]) == Some(decoded))
 }

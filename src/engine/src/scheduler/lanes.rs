@@ -67,7 +67,7 @@ impl Scheduler {
                 reads: self.reads.in_flight() + self.shards.reading(),
                 tasks: self.tasks,
                 ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
-                batch_uses: self.batches.uses_left(),
+                batch_uses: self.batches.uses_of_next(),
                 reads_lack_memory: self.shortage.is_some(),
                 cpu_lacks_memory,
                 untaken: self.batches.untaken(),
@@ -103,7 +103,7 @@ impl Scheduler {
             let chunk = &mut self.chunks[handle];
             let Some(payload) = chunk.take_payload() else { continue };
             let id = chunk.id();
-            let slot = self.device_address(handle).unwrap_or(0);
+            let to = self.device_address(handle).expect("reserved on admission");
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);
             // A chunk that goes to an output needs no job.
@@ -117,7 +117,7 @@ impl Scheduler {
                 source: self.reads.source(&payload, &self.memory),
                 version: self.reads.get(payload.read).and_then(|read| read.object.version.clone()),
                 content,
-                slot,
+                to,
                 decoded_bytes: decoded,
                 jobs: first..wave.assembly.jobs.len(),
             });

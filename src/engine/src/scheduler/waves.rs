@@ -77,7 +77,7 @@ pub(super) struct WaveContext {
     pub tasks: usize,
     /// Number of uses of chunks that are decoded already. Their jobs wait for a wave.
     pub ready_uses: u32,
-    /// Number of uses of the next batch to be delivered whose jobs have not run yet.
+    /// Number of uses of the next batch to be delivered.
     pub batch_uses: u32,
     /// Whether a read waits for memory.
     pub reads_lack_memory: bool,

@@ -62,7 +62,7 @@ impl StreamDecoder for ZstdKernels {
         let mut together = zstd::Wave::default();
         for s in streams {
             if let Some(plan) = &s.plan {
-                together.push(plan, launch.staging + s.offset as u64, launch.wave.chunks[s.chunk].slot + s.to as u64);
+                together.push(plan, launch.staging + s.offset as u64, launch.wave.chunks[s.chunk].to + s.to as u64);
             }
         }
         let (n_frames, n_blocks, n_work) = (together.frames.len(), together.blocks.len(), together.work.len());
@@ -81,7 +81,7 @@ impl StreamDecoder for ZstdKernels {
             statuses: launch.arrays.statuses,
         };
         // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied;
-        // the workspace has room (`fits`); buffers and slots begin and end at multiples of 256.
+        // the workspace has room (`fits`); buffers, slots and the parts of outputs begin and end at multiples of 16.
         unsafe { launch.module.launch_zstd(launch.stream, &together, &arrays) }
     }
 }

@@ -130,7 +130,7 @@ impl Decoder {
         streams: &[EncodedStream],
         staging: u64,
     ) -> Result<()> {
-        let output = |s: &EncodedStream| wave.chunks[s.chunk].slot + s.to as u64;
+        let output = |s: &EncodedStream| wave.chunks[s.chunk].to + s.to as u64;
         let job = |s: &EncodedStream| {
             let (kind, expected) = match s.checksum? {
                 Checksum::Crc32(e) => (ChecksumKind::Crc32, e),

@@ -59,7 +59,7 @@ pub(in crate::scheduler) struct Chunk {
     /// Host memory for its decoded bytes, if the CPU decodes it. While a read or a decode thread writes there, it has
     /// the lease, and this is `None`.
     decoded: Option<Lease>,
-    /// The part of an output that `decoded` is a lease of, or that is on the device. `None`: `decoded` is a lease of
+    /// The part of an output to which it goes. In host memory `decoded` is a lease of it; otherwise `decoded` is one of
     /// staging.
     output: Option<OutputPart>,
 }

@@ -32,9 +32,9 @@ impl OutputPart {
 /// The memory for the decoded bytes of a chunk.
 #[derive(Default)]
 pub(in crate::scheduler) struct DecodedMemory {
-    /// Host memory.
+    /// Host memory: a part of an output if `output` is in host memory, otherwise staging.
     pub host: Option<Lease>,
-    /// The part of an output that `host` is, or that is on the device. `None`: `host` is staging.
+    /// The part of an output to which the chunk goes.
     pub output: Option<OutputPart>,
     /// Device memory.
     pub slot: Option<arena::Range>,

@@ -15,7 +15,7 @@ pub(in crate::scheduler) enum ChunkState {
     Fetched,
     /// In a task of the decode threads, or in a wave.
     Decoding,
-    /// Decoded, in its slot.
+    /// Decoded, in its slot or in an output.
     Ready,
     /// The store does not have it.
     Missing,

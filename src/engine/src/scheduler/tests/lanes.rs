@@ -53,9 +53,9 @@ fn a_wave_has_all_chunks_that_wait_with_their_bytes_slots_and_jobs() {
         assert_eq!((chunk.content, chunk.bytes, chunk.decoded_bytes), (Content::Encoded, 100, UNEVEN));
         assert_eq!(chunk.source, payload.bytes.address(), "its own bytes in page-locked memory");
         let slot = scheduler.chunks[chunk.handle].slot().unwrap();
-        assert_eq!(chunk.slot, scheduler.memory.slot_address(slot));
+        assert_eq!(chunk.to, scheduler.memory.slot_address(slot));
         // Each chunk is all of one sample.
-        assert_eq!((chunk.jobs.clone(), wave.assembly.jobs[i].src), (i..i + 1, chunk.slot));
+        assert_eq!((chunk.jobs.clone(), wave.assembly.jobs[i].src), (i..i + 1, chunk.to));
     }
     assert_eq!((wave.payloads.len(), wave.assembly.jobs.len(), wave.ready_jobs.clone()), (4, 4, 4..4));
     assert_eq!(wave.assembly.served.iter().map(|s| (s.batch, s.uses)).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
@@ -70,7 +70,7 @@ fn expect_placed(bench: &Bench, wave: &Wave) {
     let batches = &bench.simulation.scheduler.batches;
     for chunk in &wave.chunks {
         let output = batches.get(chunk.id.index / 2).unwrap().outputs[0];
-        assert_eq!(chunk.slot, output + chunk.id.index % 2 * chunk.decoded_bytes as u64);
+        assert_eq!(chunk.to, output + chunk.id.index % 2 * chunk.decoded_bytes as u64);
         assert!(chunk.jobs.is_empty());
     }
     assert!(wave.assembly.jobs.is_empty() && wave.pinned.is_empty());
@@ -107,9 +107,9 @@ fn a_chunk_that_another_batch_needs_goes_to_a_slot() {
     end_reads(&mut bench, 100);
     let wave = bench.wave();
     let outputs = &bench.simulation.scheduler.batches.get(0).unwrap().outputs;
-    let goes_to_output: Vec<_> = wave.chunks.iter().map(|c| (c.id.index, c.slot == outputs[0])).collect();
+    let goes_to_output: Vec<_> = wave.chunks.iter().map(|c| (c.id.index, c.to == outputs[0])).collect();
     assert_eq!(goes_to_output, [(0, true), (3, false)], "batch 3 needs row 3 again");
-    assert_eq!(wave.assembly.jobs.iter().map(|job| job.src).collect::<Vec<_>>(), [wave.chunks[1].slot]);
+    assert_eq!(wave.assembly.jobs.iter().map(|job| job.src).collect::<Vec<_>>(), [wave.chunks[1].to]);
     bench.end_wave(wave, None);
     assert!(bench.take().is_ok());
 }
@@ -282,6 +282,6 @@ fn idle_cores_decode_in_the_place_of_a_gpu_that_has_time() {
     let wave = bench.wave();
     assert_eq!((wave.chunks[0].id.index, wave.chunks[0].content), (3, Content::Decoded));
     let scheduler = &bench.simulation.scheduler;
-    assert_eq!(wave.chunks[0].slot, scheduler.batches.get(3).unwrap().outputs[0], "it needs its slot no more");
+    assert_eq!(wave.chunks[0].to, scheduler.batches.get(3).unwrap().outputs[0], "it needs its slot no more");
     assert_eq!(scheduler.waves.sharing.tasks(), 1);
 }

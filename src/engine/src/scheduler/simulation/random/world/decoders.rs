@@ -13,6 +13,19 @@ use crate::scheduler::simulation::memory::{Held, Span};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_samples::plan::ChunkId;
 
+/// Checks that an address lies in an output of a batch that has memory, and that the wave waits until it may be written.
+fn expect_ready(address: u64, wave: &Wave, scheduler: &Scheduler) -> Result<()> {
+    let outputs = scheduler.batches.iter().flat_map(|(_, batch)| batch.outputs.iter().map(move |&base| (base, batch)));
+    let before = outputs.filter(|&(base, _)| base <= address).max_by_key(|&(base, _)| base);
+    let (_, batch) = before.ok_or_else(|| Error::runtime(format!("{address:#x} is in no output")))?;
+    match batch.ready() {
+        Some(event) if !wave.assembly.after.contains(&event) => {
+            Err(Error::runtime(format!("a wave writes to {address:#x} before event {event}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl RandomWorld<'_> {
     /// Checks that encoded bytes are those of the chunk.
     fn expect_encoded(&mut self, id: ChunkId, read: ReadId, bytes: Span) -> Result<()> {
@@ -121,9 +134,13 @@ impl RandomWorld<'_> {
     pub(super) fn begin_wave(&mut self, wave: &Wave, scheduler: &Scheduler) -> Result<()> {
         self.expect_wave(wave)?;
         for chunk in &wave.chunks {
-            let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
-            self.memory.begin(slot, Held::Decoding(chunk.id))?;
+            let to = Span { address: chunk.to, len: chunk.decoded_bytes };
+            self.memory.begin(to, Held::Decoding(chunk.id))?;
+            if !self.memory.holds(to) {
+                expect_ready(chunk.to, wave, scheduler)?;
+            }
         }
+        wave.assembly.jobs.iter().try_for_each(|job| expect_ready(job.dst, wave, scheduler))?;
         self.expect_jobs(&wave.assembly.jobs[wave.ready_jobs.clone()], scheduler)
     }
 
@@ -138,13 +155,13 @@ impl RandomWorld<'_> {
             // What the CPU has decoded is good.
             let bad = chunk.content == Content::Encoded && self.missing.bad_chunk(chunk.id);
             let good = !bad && !self.random.chance(self.faults.decode);
-            let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
+            let to = Span { address: chunk.to, len: chunk.decoded_bytes };
             let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
-            self.memory.change(slot, Held::Decoding(chunk.id), after)?;
+            self.memory.change(to, Held::Decoding(chunk.id), after)?;
             results.push(if good {
-                if !self.memory.holds(slot) {
+                if !self.memory.holds(to) {
                     // It goes to an output.
-                    self.batches.done(slot.address, &scheduler.batches)?;
+                    self.batches.done(to.address, &scheduler.batches)?;
                 }
                 run.push(chunk.jobs.clone());
                 Ok(Layout::NONE)
