@@ -112,7 +112,9 @@ def test_warnings_of_threads_are_not_lost(tmp_path):
 
 
 FORKS = """
-import logging, os, sys
+import logging, os, sys, warnings
+# Of forks in processes with threads, from Python 3.12 on.
+warnings.simplefilter("ignore", DeprecationWarning)
 from dali_zarr import _log, _native
 logging.basicConfig(level="DEBUG", stream=sys.stdout, format="%(message)s")
 

@@ -3,6 +3,7 @@ filters that convert values. Version 3.1, the last one for Python 3.11, lacks so
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -109,7 +110,7 @@ def test_orders_of_inner_chunks(tmp_path, device, order):
 
 
 @pytest.mark.parametrize("shards", [None, (16, 24)])
-@pytest.mark.parametrize("name", FILTERS if hasattr(zc, "CastValue") else [])
+@pytest.mark.parametrize("name", FILTERS if importlib.util.find_spec("cast_value_rs") else [])
 def test_filters_that_convert(tmp_path, device, name, shards):
     """What is read is what went through them."""
     dtype, steps, by_hand = FILTERS[name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import values
-from .._selection.stores import for_fsspec, is_of_fsspec, needed, remote
+from .._selection.stores import for_fsspec, is_icechunk, is_of_fsspec, needed, remote
 from .._text import first_line, shape
 from .layout import Wanted
 from .source import Source
@@ -39,7 +39,7 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
     folder = Path(path.removeprefix("file://"))
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"target {folder}: expected a folder, or nothing yet, but found a file")
-    if (folder / "refs").is_dir():
+    if is_icechunk(folder):
         raise ValueError(f"target {folder}: expected a folder, but found an Icechunk repository, which rechunk can't write")
     parent = next(one for one in folder.absolute().parents if one.exists())
     if not os.access(folder if folder.exists() else parent, os.W_OK | os.X_OK):

@@ -53,11 +53,16 @@ def opened(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
         return _references(zarr, str(local))
     if local.is_file():
         return zarr.storage.ZipStore(local, mode="r")
-    if not any((local / name).exists() for name in ("zarr.json", ".zgroup", ".zarray", ".zmetadata")) and (local / "refs").is_dir():
+    if not any((local / name).exists() for name in ("zarr.json", ".zgroup", ".zarray", ".zmetadata")) and is_icechunk(local):
         return _icechunk(local, options)
     if _is_table_of_references(path):
         return _references(zarr, str(local))
     return str(local)
+
+
+def is_icechunk(folder: Path) -> bool:
+    """Whether a folder is an Icechunk repository, of version 1 or 2 of its format."""
+    return (folder / "refs").is_dir() or ((folder / "repo").is_file() and (folder / "snapshots").is_dir())
 
 
 def remote(path: str, options: Mapping[str, str]) -> Any:
