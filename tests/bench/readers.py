@@ -96,6 +96,13 @@ def zarr_python(store: Store, device: str, batch_size: int, threads: int) -> Bat
     return _zarr(store, device, batch_size, threads, "zarr.core.codec_pipeline.BatchedCodecPipeline")
 
 
+def zarr_python_fused(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """zarr-python with its other codec pipeline, from version 3.3 on."""
+    from zarr.core.codec_pipeline import FusedCodecPipeline  # noqa: F401
+
+    return _zarr(store, device, batch_size, threads, "zarr.core.codec_pipeline.FusedCodecPipeline")
+
+
 def zarrs_python(store: Store, device: str, batch_size: int, threads: int) -> Batches:
     """zarr-python with the codec pipeline of zarrs."""
     import zarrs  # noqa: F401
@@ -156,6 +163,7 @@ def external_source(store: Store, device: str, batch_size: int, threads: int) ->
 READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
     "dali_zarr": dali_zarr,
     "zarr-python": zarr_python,
+    "zarr-python-fused": zarr_python_fused,
     "zarrs-python": zarrs_python,
     "tensorstore": tensorstore,
     "external_source": external_source,
