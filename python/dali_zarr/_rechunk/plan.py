@@ -141,9 +141,11 @@ def task_bytes(axes: Sequence[Axis], sizes: Sizes, region: Sequence[int]) -> int
     block = elements * (sizes.read + (sizes.written if sizes.read != sizes.written else 0))
     # A chunk that is read takes up to three times its size: encoded, and while filters decode it once or twice more.
     chunk = math.prod(axis.chunk for axis in axes) * sizes.read
-    # Of a shard, all chunks that the region crosses are read before the first is decoded.
-    crossed = math.prod(axis.most(extent) for extent, axis in zip(region, axes, strict=True)) * chunk
-    reading = 3 * chunk * sizes.in_flight + min(sizes.shard * sizes.in_flight, crossed)
+    reading = 3 * chunk * sizes.in_flight
+    if sizes.shard:
+        # Of a shard, all chunks that the region crosses are read before the first is decoded.
+        crossed = math.prod(axis.most(extent) for extent, axis in zip(region, axes, strict=True)) * chunk
+        reading += min(sizes.shard * sizes.in_flight, crossed)
     unit = math.prod(axis.unit for axis in axes) * sizes.written
     # A shard takes its size once more: its encoded chunks, and the shard that is put together of them.
     writing = (3 if sizes.sharded else 2) * unit * sizes.in_flight

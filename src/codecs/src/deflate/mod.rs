@@ -1,8 +1,8 @@
 //! gzip and zlib: Zarr's gzip codec, numcodecs' GZip and Zlib.
 //!
 //! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by libdeflate, or by zlib-rs what that refuses; both verify
-//! checksums. Decoded on the GPU by this project's `dz_inflate_*`. As in Python's modules, gzip data may have several members with zero bytes after
-//! each, and bytes after a zlib stream are ignored.
+//! checksums. Decoded on the GPU by this project's `dz_inflate_*`. As in Python's modules, gzip data may have several
+//! members with zero bytes after each, and bytes after a zlib stream are ignored.
 
 pub(super) mod streams;
 mod whole;
@@ -14,13 +14,14 @@ use dali_zarr_base::error::{Error, Result};
 
 /// Fills `out` from the gzip members in `encoded`.
 pub(super) fn decode_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
-    if whole::decode_gzip(encoded, out) { Ok(()) } else { stream_gzip(encoded, out) }
+    members(encoded, out, one)
 }
 
-fn stream_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
+/// Fills `out` from the gzip members in `encoded`, each of which `decode` decodes, as [`one`] does.
+fn members(encoded: &[u8], out: &mut [u8], decode: DecodeOne) -> Result<()> {
     let (mut read, mut written) = (0, 0);
     loop {
-        (read, written) = stream(Compression::Gzip, Decompress::new_gzip(15), (encoded, read), (out, written))?;
+        (read, written) = decode(Compression::Gzip, (encoded, read), (out, written))?;
         read += encoded[read..].iter().take_while(|&&byte| byte == 0).count();
         if read == encoded.len() {
             break;
@@ -46,21 +47,34 @@ pub(super) fn another_member(rest: &[u8]) -> Result<()> {
 
 /// Fills `out` from the zlib stream in `encoded`.
 pub(super) fn decode_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
-    if whole::decode_zlib(encoded, out) { Ok(()) } else { stream_zlib(encoded, out) }
+    zlib_stream(encoded, out, one)
 }
 
-fn stream_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
-    let (_, written) = stream(Compression::Zlib, Decompress::new(true), (encoded, 0), (out, 0))?;
+/// Fills `out` from the zlib stream in `encoded`, which `decode` decodes, as [`one`] does.
+fn zlib_stream(encoded: &[u8], out: &mut [u8], decode: DecodeOne) -> Result<()> {
+    let (_, written) = decode(Compression::Zlib, (encoded, 0), (out, 0))?;
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
 
-/// Decodes the stream that begins at `encoded[begin]` to `out[from..]`. Returns its end in `encoded` and in `out`.
+/// Decodes the gzip member or zlib stream that begins at `encoded[begin]` to `out[from..]`. Returns its end in `encoded` and in
+/// `out`.
+type DecodeOne = fn(Compression, (&[u8], usize), (&mut [u8], usize)) -> Result<(usize, usize)>;
+
+/// By libdeflate, and by zlib-rs what that refuses. It is a [`DecodeOne`].
+fn one(kind: Compression, (encoded, begin): (&[u8], usize), (out, from): (&mut [u8], usize)) -> Result<(usize, usize)> {
+    match whole::decode(kind, &encoded[begin..], &mut out[from..]) {
+        Some((read, written)) => Ok((begin + read, from + written)),
+        None => stream(kind, (encoded, begin), (out, from)),
+    }
+}
+
+/// By zlib-rs. It is a [`DecodeOne`].
 fn stream(
     kind: Compression,
-    mut decoder: Decompress,
     (encoded, begin): (&[u8], usize),
     (out, from): (&mut [u8], usize),
 ) -> Result<(usize, usize)> {
+    let mut decoder = if kind == Compression::Gzip { Decompress::new_gzip(15) } else { Decompress::new(true) };
     let expected = out.len();
     // The decoder reports the end of a stream only if its output buffer isn't empty, even if no more bytes follow.
     let mut spare = [0; 1];
@@ -127,8 +141,18 @@ mod tests {
         assert!(error.message().contains("expected gzip data, but found no bytes at all"), "{error}");
     }
 
+    fn by_libdeflate(
+        kind: Compression,
+        (encoded, begin): (&[u8], usize),
+        (out, from): (&mut [u8], usize),
+    ) -> Result<(usize, usize)> {
+        let found = whole::decode(kind, &encoded[begin..], &mut out[from..]);
+        found.map(|(read, written)| (begin + read, from + written)).ok_or_else(|| Error::damaged("refused"))
+    }
+
     #[test]
     fn what_one_decoder_takes_the_other_takes_too() {
+        type Decode = fn(&[u8], &mut [u8], DecodeOne) -> Result<()>;
         let data = &data()[..3000];
         let mut members = gzip(&data[..1000]);
         members.extend([0; 3]);
@@ -146,11 +170,11 @@ mod tests {
         {
             let mut check = |encoded: &[u8], len: usize, what: &str| {
                 let (mut whole, mut streamed) = (vec![1; len], vec![2; len]);
-                let took = if is_gzip {
-                    (whole::decode_gzip(encoded, &mut whole), stream_gzip(encoded, &mut streamed).is_ok())
-                } else {
-                    (whole::decode_zlib(encoded, &mut whole), stream_zlib(encoded, &mut streamed).is_ok())
-                };
+                let decode = if is_gzip { super::members as Decode } else { zlib_stream };
+                let took = (
+                    decode(encoded, &mut whole, by_libdeflate).is_ok(),
+                    decode(encoded, &mut streamed, stream).is_ok(),
+                );
                 assert!(!took.0 || (took.1 && whole == streamed), "{what}");
                 taken += usize::from(took.0);
                 took.0

@@ -130,10 +130,6 @@ impl Scheduler {
                 self.chunks[handle].decode();
             } else {
                 self.serve_decoding(handle, &mut task.assembly);
-                // A chunk that is decoded to an output needs no job.
-                if self.chunks[handle].output().is_some() {
-                    task.assembly.jobs.truncate(first);
-                }
             }
             let jobs = first..task.assembly.jobs.len();
             let chunk = &mut self.chunks[handle];
@@ -154,7 +150,7 @@ impl Scheduler {
         outcome
     }
 
-    /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`.
+    /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`: none if it goes to an output.
     pub(super) fn serve_decoding(&mut self, handle: Handle, assembly: &mut Assembly) {
         // The lane that decodes the chunk sets the order of its bytes.
         self.chunks[handle].reset_layout();
@@ -162,8 +158,13 @@ impl Scheduler {
         let chunk = &mut self.chunks[handle];
         chunk.decode();
         let served = match chunk.output() {
-            // A chunk that is decoded to an output serves only the user that it was admitted for.
-            Some(part) => self.batches.serve_batch(chunk, from, part.batch, assembly),
+            // A chunk that goes to an output serves only the user that it was admitted for, and needs no job.
+            Some(part) => {
+                let first = assembly.jobs.len();
+                let served = self.batches.serve_batch(chunk, from, part.batch, assembly);
+                assembly.jobs.truncate(first);
+                served
+            }
             None => self.batches.serve(chunk, from, assembly),
         };
         Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);

@@ -106,10 +106,6 @@ impl Scheduler {
             let to = self.device_address(handle).expect("reserved on admission");
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);
-            // A chunk that goes to an output needs no job.
-            if self.chunks[handle].output().is_some() {
-                wave.assembly.jobs.truncate(first);
-            }
             wave.chunks.push(WaveChunk {
                 id,
                 handle,
