@@ -151,8 +151,8 @@ fn listed(list: &str) -> usize {
 }
 
 impl Spec {
-    /// Reads a JSON object in UTF-8. Its keys are the operator's arguments; the C ABI's header lists them. Relative paths
-    /// become absolute.
+    /// Reads a JSON object in UTF-8. Its keys are the operator's arguments, which are the fields of this type's groups. Relative
+    /// paths become absolute.
     ///
     /// # Errors
     /// Of kind `Value` for text that isn't JSON, an unknown argument, or an invalid value. Of kind `Type` for a value
