@@ -33,7 +33,7 @@ def test_what_is_known_by_hand(tmp_path, values):
     e = dali_zarr.explain(path=write(tmp_path / "s", values, 4), arrays=["a"], batch_size=8, return_index=True)
     assert (e["samples"], e["samples_of_this_shard"], e["batches_per_epoch"]) == (48, 48, 6)
     a, index = e["outputs"]
-    assert a == {"name": "a", "dims": list(DIMS[1:]), "shape": [8, 16], "dtype": "float32", "layout": a["layout"],
+    assert a == {"name": "a", "offset": None, "dims": list(DIMS[1:]), "shape": [8, 16], "dtype": "float32", "layout": a["layout"],
                  "sample_bytes": FIELD, "bits_of": None, "ragged": False, "ragged_dims": [], "batch_bytes": a["batch_bytes"],
                  "scratch_bytes": 0}
     assert (index["shape"], index["dtype"]) == ([1], "int64")
@@ -73,6 +73,7 @@ def test_shards_offsets_and_stores(tmp_path, values):
     assert all((s["chunks"], s["shards"]) == ([1, 4, 16], [8, 8, 16]) for s in array["stores"])
     assert (array["bytes_per_sample"], array["chunks_per_sample"], array["read_amplification"]) == (2 * FIELD, 4, 1)
     assert (e["reads"]["in_order"]["chunks"], e["reads"]["in_order"]["reads"]) == (96, 96)
+    assert [output["offset"] for output in e["outputs"]] == [0, 1]
 
 
 def test_arguments_are_those_of_the_operator(tmp_path, values):
@@ -250,7 +251,8 @@ def test_the_command_line(tmp_path, values, monkeypatch, capsys):
     assert found == expected
     status, out, _ = run("explain", path, *options)
     assert (status, out) == (0, f"{expected}\n")
-    for line in ("samples: 47; 6 batches of 8", "chunks of 4x8x16 (2.0 KiB), zstd", "reads per epoch (shuffled)"):
+    for line in ("samples: 47; 6 batches of 8", "chunks of 4x8x16 (2.0 KiB), zstd", "reads per epoch (shuffled)",
+                 "output a at offset -1: 2x16 float32", "output a at offset 0: 2x16 float32"):
         assert line in out
     shutil.rmtree(path)
     status, out, err = run("explain", path)

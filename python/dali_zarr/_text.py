@@ -48,6 +48,10 @@ def _bits(output: dict[str, Any]) -> str:
     return f" (the bits of {output['bits_of']})" if output["bits_of"] else ""
 
 
+def _offset(output: dict[str, Any]) -> str:
+    return "" if output["offset"] is None else f" at offset {output['offset']}"
+
+
 def _number(n: float) -> str:
     return f"{n:.0f}" if n == int(n) else f"{n:.2f}"
 
@@ -203,7 +207,7 @@ def explanation_text(e: dict[str, Any]) -> str:
         most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
         differ = f"; samples differ in {', '.join(o['ragged_dims'])}" if o["ragged"] and not e["ragged"] else ""
         lines.append(
-            f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
+            f"output {o['name']}{_offset(o)}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
             f"{most}{size(o['sample_bytes'])} a sample{batch}{differ}{_scratch(o)}"
         )
     if e["ragged"]:

@@ -18,6 +18,8 @@ pub struct OutputInfo {
     pub layout: String,
     /// The name for messages: that of the array, or those of the stacked arrays.
     pub name: String,
+    /// The offset of its elements along the first axis. `None` without the argument `offsets`, and for masks and the index.
+    pub offset: Option<i64>,
     /// How samples differ. `None` if the output isn't ragged.
     pub ragged: Option<Ragged>,
     /// Bytes behind the samples in the memory of a batch, for each sample: the decoded elements between which values are

@@ -211,7 +211,7 @@ impl Explanation {
     pub fn to_json(&self) -> Value {
         let output = |o: &OutputInfo| {
             json!({
-                "name": o.name, "dims": o.dims, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
+                "name": o.name, "offset": o.offset, "dims": o.dims, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
                 "bits_of": (o.dtype.delivered() != o.dtype).then(|| o.dtype.name()), "sample_bytes": o.sample_bytes(),
                 "ragged": o.ragged.is_some(), "ragged_dims": ragged_dims(o), "batch_bytes": o.batch_bytes(self.spec.batch_size),
                 "scratch_bytes": o.scratch,

@@ -84,11 +84,17 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
             dtype: DType::I64,
             layout: String::new(),
             name: "index".into(),
+            offset: None,
             ragged: None,
             scratch: 0,
         });
     }
     Ok(built)
+}
+
+/// Returns the offset of an output, if offsets were given.
+fn told(spec: &Spec, offset: i64) -> Option<i64> {
+    (!spec.samples.offsets.is_empty()).then_some(offset)
 }
 
 /// Returns the mask about an array or about all, which becomes output number `output`.
@@ -105,7 +111,7 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], array: Option<usize>, ou
     let shape = groups.into_iter().chain(kept.iter().map(|(_, cut)| cut.window)).collect();
     let dims = groups.map(|_| "offset".to_owned()).into_iter().chain(kept.iter().map(|&(a, _)| axes[a].name.clone()));
     let (dtype, layout) = (DType::Bool, String::new());
-    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: String::new(), ragged: None, scratch: 0 };
+    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: String::new(), offset: None, ragged: None, scratch: 0 };
     (info, Mask { output, array, axes: kept, offsets: offsets.to_vec() })
 }
 
@@ -212,6 +218,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 dims: names,
                 dtype: normalised[a].dtype(),
                 name: array.output.clone(),
+                offset: told(spec, offset),
                 ragged: None,
                 scratch: 0,
             };
@@ -354,7 +361,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let dims: Vec<String> = order.iter().map(|&d| names[d].to_owned()).collect();
     let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, ragged: None, scratch: 0 };
+    let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, offset: None, ragged: None, scratch: 0 };
     for part in &mut parts {
         let view = &views[part.array];
         scratch::add(part, &arrays[part.array], view, &lens(view), &mut info, spec)?;
@@ -364,5 +371,6 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         .enumerate()
         .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
         .collect();
-    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, is_transposed, masks: Vec::new() })
+    let outputs = offsets.iter().map(|&offset| OutputInfo { offset: told(spec, offset), ..info.clone() }).collect();
+    Ok(Built { outputs, placements, norms, tables, is_transposed, masks: Vec::new() })
 }
