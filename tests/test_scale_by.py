@@ -309,7 +309,7 @@ def _product(path: Path, rng: np.random.Generator, n: int = 366, x0: float = 300
         packing = {"dtype": "u2", "scale_factor": 1e-4, "add_offset": -0.1, "_FillValue": 0, "chunks": (61, 61)}
         group = f"measurements/reflectance/r{metres}m"
         ds.to_zarr(path, group=group, mode="a", zarr_format=2, consolidated=False, encoding=dict.fromkeys(bands, packing))
-        found |= {band: xr.open_zarr(path, group=group, consolidated=False)[band] for band in bands}
+        found |= {band: xr.open_zarr(path, group=group, consolidated=False)[band].load() for band in bands}
     return found
 
 

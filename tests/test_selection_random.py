@@ -17,7 +17,7 @@ xr = pytest.importorskip("xarray", reason="selection by label needs xarray")
 from dali_zarr._selection import axes as axes_module  # noqa: E402
 from dali_zarr._selection import coordinates, cutting, select  # noqa: E402
 
-CASES = int(os.environ.get("DALI_ZARR_SELECTIONS", "800"))
+CASES = int(os.environ.get("DALI_ZARR_SELECTIONS", "500"))
 REFUSALS = (
     "a list says where samples start", "only evenly spaced", "the selection goes backwards", "has no windows",
     "as many elements in each",

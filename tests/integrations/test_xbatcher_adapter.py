@@ -76,7 +76,7 @@ CHOICES = {
     "joined": lambda ds: xr.concat([ds[["z"]].isel(time=slice(0, 6)), ds[["z"]].isel(time=slice(6, None))], "time"),
 }
 # All cuts of the whole dataset, and some of the others.
-SOME = ["overlap", "batch_dims", "input, batch, and another"]
+SOME = ["overlap", "input, batch, and another"]
 CASES = [(cut, "all") for cut in CUTS] + list(itertools.product(SOME, list(CHOICES)[1:]))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import queue
 import threading
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -22,6 +24,27 @@ WAITS = 1
 _restore = ctypes.PYFUNCTYPE(None, POINTER, POINTER, POINTER)(("PyErr_Restore", ctypes.pythonapi))
 
 
+class _Waiter:
+    """A thread that makes one call after the other. On a busy machine a new thread takes milliseconds to begin."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="dali_zarr wait", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+
+    def call(self, work: Callable[[], None]) -> None:
+        self._calls.put(work)
+
+
+# Those that nobody waits for. There is one, and one more for each call that was interrupted while another began.
+_idle: list[_Waiter] = []
+# A child of a fork has none of its parent's threads.
+os.register_at_fork(after_in_child=_idle.clear)
+
+
 def interruptible(work: Callable[[], T]) -> T:
     """Runs ``work``, which may wait for a store, and returns its result. Handlers of signals run meanwhile. An exception of
     theirs, as of Ctrl-C, ends the call; then ``work`` goes on in its thread until the store answers or times out.
@@ -33,15 +56,18 @@ def interruptible(work: Callable[[], T]) -> T:
     result: list[T] = []
     errors: list[BaseException] = []
     ended = threading.Event()
+    # Only the main thread takes one.
+    waiter = _idle.pop() if _idle else _Waiter()
 
     def run() -> None:
         try:
             result.append(work())
         except BaseException as error:  # noqa: BLE001  (raised by the thread that waits)
             errors.append(error)
+        _idle.append(waiter)
         ended.set()
 
-    threading.Thread(target=run, name="dali_zarr wait", daemon=True).start()
+    waiter.call(run)
     ended.wait()
     if errors:
         raise errors[0]
