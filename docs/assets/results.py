@@ -90,7 +90,7 @@ def beside_copies() -> str:
 
 
 def codecs() -> str:
-    lines = [("store", "codec", "dali_zarr", "external_source", "fastest other", "ratio")]
+    lines = [("store", "codec", "dali_zarr", "external_source", "fastest of another run", "ratio")]
     for row in measured()["rows"]:
         ratio = row["dali_zarr"] / max(row["external_source"], row["other"])
         other = f"{row['other']} {row['name']}"
