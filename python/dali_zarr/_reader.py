@@ -53,7 +53,7 @@ def zarr_reader(
         isel: Positions by dimension, as of xarray's ``isel``. A list of bools along the first of `dims` selects
             elements; each gap in it acts as `breaks` do.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
-        pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
+        pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``; for single outputs ``{"target": {"level": [5]}}``.
         align: How arrays of another rate belong to the others along the first of `dims`, by output: ``{"sst": "previous"}``.
             ``"previous"`` takes the last element whose label isn't later, ``"nearest"`` the nearest one, ``"exact"`` the one with
             the same label, ``"linear"`` a value between two, ``"cyclic"`` the month, day or step of a year. A dictionary says more:

@@ -117,10 +117,11 @@ Negative indices count from the end. The order is kept, and repetitions are allo
 and are in the order of `path`. Along the dimension that joins stores there is one list, whose indices count over all
 stores.
 
-The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``. In it whole numbers are indices, a list of
-lists has one list for each store, and floating-point numbers are labels. Labels are looked up in each store, in the array
-with the dimension's name, in the group of `arrays` or the nearest group around it. They are compared with its values as
-`mask_and_scale` decodes them, even if the reader's own arrays aren't decoded.)",
+The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, and for single outputs
+``{output: {dimension: [...]}}``. Along one of `dims` all outputs must have the same indices. In a dictionary whole numbers
+are indices, a list of lists has one list for each store, and floating-point numbers are labels. Labels are looked up in
+each store, in the array with the dimension's name, in the group of `arrays` or the nearest group around it. They are
+compared with its values as `mask_and_scale` decodes them, even if the reader's own arrays aren't decoded.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
 by its position.
