@@ -157,10 +157,16 @@ each of them, around the same centre. `window`, `step` and `overlap` are lengths
 
 Along dimensions without places in the array `grid`, such as times, sizes count elements as without `scale_by`. All else
 counts elements of the array `grid`: `starts`, `offsets`, `roi_start`, `roi_end`, `breaks`, `pad_before`, `pad_after`, and what
-`return_index` gives. A length must be a multiple of the distance of elements in each array. A box that begins between two
-elements of an array begins at the nearest one; of two, at the later one. By default, boxes that don't lie in all arrays are no
+`return_index` gives. A length must be a multiple of the distance of elements in each array. `scale_method` says where a box
+begins that begins between two elements of an array. By default, boxes that don't lie in all arrays are no
 samples; see `out_of_bounds_policy`.)",
                       "")
+      .AddOptionalArg("scale_method", R"(With `scale_by`: the element of an array at which a box begins that begins between two of its
+elements.
+
+- ``"nearest"``: the nearest one; of two, the later one.
+- ``"previous"``: the one before, in which the box begins.)",
+                      "nearest")
       .AddOptionalArg("grid", R"(With `scale_by`: the name of the output whose array says where samples may start. By default it is the
 first one. If it is the array with the largest elements, boxes begin with an element in all arrays.)",
                       "")
