@@ -210,6 +210,8 @@ int32_t dali_zarr_reader_push_batches(const dali_zarr_reader *reader, const int6
 /* Finds samples of a reader in the caller's order by their rows in the output of "return_index" (whether or not the reader
  * has this output): the number of the store and of the segment where the index has them, and the start along each of "dims".
  * `rows` has `count` rows of `columns` numbers. Writes the numbers of the samples to `samples`, which has room for `count`.
+ * With "out_of_bounds_policy" "pad" or "edge" a row may lie outside of the region. Its number is 2^62 or more then, and can be
+ * pushed like others.
  *
  * Returns DALI_ZARR_INDEX_ERROR if there is no sample with a row, and DALI_ZARR_VALUE_ERROR if the index has another number
  * of columns, or if starts are drawn at random. */

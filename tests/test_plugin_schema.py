@@ -30,6 +30,7 @@ ARGUMENTS = {
     "groups": "_STRING_VEC",
     "random_crop": "_STRING_VEC",
     "scale_by": "STRING",
+    "scale_method": "STRING",
     "grid": "STRING",
     "stride": "_INT64_VEC",
     "offsets": "_INT64_VEC",

@@ -24,15 +24,20 @@ def loader(store: Store, device: str = "cpu", arrays=ARRAYS, batch_size=16, **ar
 
 
 @pytest.mark.parametrize("args", [{}, {"random_shuffle": True}, {"max_length": 6, "pad_last_batch": True}], ids=str)
-@pytest.mark.parametrize("how", [None, "nested", "padded"])
+@pytest.mark.parametrize("how", [None, "nested", "padded", "list"])
 def test_torch_loader(store, device, how, args):
     pytest.importorskip("torch")
     of = loader(store, device, collate=how, **args)
     seen = []
     for batch in of:
-        rows = batch["obs/label"].tolist()
+        rows = [int(row) for row in batch["obs/label"]]
         assert batch.index[:, 0].tolist() == rows
         for name in ARRAYS:
+            if how == "list":
+                assert isinstance(batch[name], list) and len(batch[name]) == len(rows)
+                for found, row in zip(batch[name], rows, strict=True):
+                    same(found.cpu().numpy(), np.asarray(store.row(name, row, args.get("max_length"))), name)
+                continue
             found = batch[name].cpu()
             for i, row in enumerate(rows):
                 expected = np.asarray(store.row(name, row, args.get("max_length")))
@@ -234,7 +239,8 @@ def test_jax_csr(tmp_path, device, wide, group):
         ({"collate": "padded", "transform": dict}, "expected no transform with it.*have the transform pad"),
         ({"collate": "csr", "sharding": 1}, "expected no sharding with 'csr'"),
         ({"arrays": ["X/data"], "dtype": None}, "give collate='list', 'padded' or 'csr', or have a transform pad them"),
-        ({"arrays": ["obs/label"], "ragged": None, "collate": "padded"}, "collate: expected ragged or ragged_ends with it"),
+        ({"arrays": ["obs/label"], "ragged": None, "collate": "padded"}, "collate='padded': expected ragged or ragged_ends"),
+        ({"arrays": ["obs/label"], "ragged": None, "collate": "list", "columns": 3}, "columns: expected ragged or ragged_ends"),
         ({"arrays": ["obs/label"], "ragged": None, "columns": 3}, "columns: expected ragged or ragged_ends with it"),
     ],
     ids=str,
@@ -246,8 +252,11 @@ def test_collate_of_jax_is_checked(store, args, words):
 
 def test_collate_needs_ragged_outputs(store):
     torch = pytest.importorskip("dali_zarr.torch")
-    with pytest.raises(ValueError, match="collate: expected ragged"):
-        torch.Loader(store.path, arrays=["obs/label"], collate="padded", device="cpu")
+    for how in ("nested", "padded", "csr"):
+        with pytest.raises(ValueError, match=f"collate='{how}': expected ragged"):
+            torch.Loader(store.path, arrays=["obs/label"], collate=how, device="cpu")
+    with pytest.raises(ValueError, match="columns: expected ragged"):
+        torch.Loader(store.path, arrays=["obs/label"], collate="list", columns=3, device="cpu")
 
 
 def test_a_transform_may_change_ragged_outputs(store):

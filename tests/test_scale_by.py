@@ -75,23 +75,26 @@ def cases(draw: Any) -> dict[str, Any]:
     offsets = draw(st.sampled_from([[0], [0], [0, 2], [-1]])) if policy == "drop" else [0]
     return {
         "unit": unit, "dims": dims, "grid": grid, "images": images, "window": window, "steps": steps, "regions": regions,
-        "policy": policy, "offsets": offsets, "shuffled": draw(st.booleans()), "names_grid": grid != "a" or draw(st.booleans()),
+        "policy": policy, "offsets": offsets, "shuffled": draw(st.booleans()),
+        "method": draw(st.sampled_from(["nearest", "previous"])), "names_grid": grid != "a" or draw(st.booleans()),
     }
 
 
 def check(case: dict[str, Any], device: str, arrays: dict[str, str], path: Any) -> int:
     """Compares all samples of a reader with the oracle; returns how many there are."""
     images, grid, dims, policy = case["images"], case["grid"], case["dims"], case["policy"]
+    method = case.get("method", "nearest")
     distances = {dim: float(abs(images[grid].along[dim].distance)) for dim in dims}
     arguments: dict[str, Any] = {
         "path": path, "arrays": arrays, "dims": list(dims), "window": case["window"], "scale_by": "coordinates",
         "step": [case["steps"][dim] * distances[dim] for dim in dims], "out_of_bounds_policy": policy, "offsets": case["offsets"],
         "roi_start": [case["regions"][dim][0] for dim in dims], "roi_end": [case["regions"][dim][1] for dim in dims],
         "random_shuffle": case["shuffled"], "batch_size": 5, "device": device, "fill_value": 77, "return_mask": True,
+        "scale_method": method,
     }
     if case["names_grid"]:
         arguments["grid"] = grid
-    expected = starts(images, grid, case["steps"], case["regions"], policy, case["offsets"])
+    expected = starts(images, grid, case["steps"], case["regions"], policy, case["offsets"], method)
     if not expected:
         with pytest.raises(ValueError, match="no sample"):
             Loader(**arguments)
@@ -104,7 +107,7 @@ def check(case: dict[str, Any], device: str, arrays: dict[str, str], path: Any) 
                 for number, offset in enumerate(case["offsets"]):
                     at = dict(zip(dims, row, strict=True))
                     at[dims[0]] += offset
-                    want = sample(image, images[grid], at, case["regions"], policy, 77)
+                    want = sample(image, images[grid], at, case["regions"], policy, 77, method)
                     assert want is not None
                     values, mask = want
                     output = f"{name}{offset:+d}" if offset else name
@@ -178,10 +181,10 @@ def test_tables_of_starts_and_random_crops(folder, device, data):
     arrays = {name: write_coordinates(root, name, image) for name, image in images.items()}
     common: dict[str, Any] = {
         "path": root, "arrays": arrays, "dims": list(dims), "window": case["window"], "scale_by": "coordinates", "grid": grid,
-        "device": device, "batch_size": 4,
+        "device": device, "batch_size": 4, "scale_method": case["method"],
     }
     every = dict.fromkeys(dims, 1)
-    fitting = starts(images, grid, every, whole, "drop")
+    fitting = starts(images, grid, every, whole, "drop", method=case["method"])
     if not fitting:
         return
     crops = Loader(**common, random_crop=list(dims), samples_per_volume=20)
@@ -198,7 +201,7 @@ def test_tables_of_starts_and_random_crops(folder, device, data):
             for i, row in enumerate(batch.index.tolist()):
                 found.append(tuple(row))
                 for name, image in images.items():
-                    values, _ = sample(image, images[grid], dict(zip(dims, row, strict=True)), whole, policy)  # type: ignore[misc]
+                    values, _ = sample(image, images[grid], dict(zip(dims, row, strict=True)), whole, policy, 0, case["method"])  # type: ignore[misc]
                     np.testing.assert_array_equal(batch[name][i].cpu().numpy(), values)
         if expected is None:
             assert len(found) == 20 and set(found) <= set(fitting)
@@ -222,13 +225,15 @@ def test_labels_are_those_of_each_array(folder, data):
         else:
             arrays[name] = write_coordinates(root, name, image)
     policy = data.draw(st.sampled_from(["drop", "pad", "edge"]))
-    if not starts(images, grid, case["steps"], case["regions"], policy):
+    method = case["method"]
+    if not starts(images, grid, case["steps"], case["regions"], policy, method=method):
         return
     distances = {dim: float(abs(images[grid].along[dim].distance)) for dim in dims}
     loader = Loader(
         root, arrays=arrays, dims=list(dims), window=case["window"], scale_by="coordinates", grid=grid, device="cpu", batch_size=7,
         step=[case["steps"][dim] * distances[dim] for dim in dims], out_of_bounds_policy=policy,
         roi_start=[case["regions"][dim][0] for dim in dims], roi_end=[case["regions"][dim][1] for dim in dims],
+        scale_method=method,
     )
     batch = next(iter(loader))
     for name, image in images.items():
@@ -238,7 +243,7 @@ def test_labels_are_those_of_each_array(folder, data):
             centres = Image(image.along[dim].centres(), (dim,), {dim: image.along[dim]}, image.windows)
             for i, row in enumerate(batch.index.tolist()):
                 at = dict(zip(dims, row, strict=True))
-                values, mask = sample(centres, images[grid], at, case["regions"], policy, np.nan)  # type: ignore[misc]
+                values, mask = sample(centres, images[grid], at, case["regions"], policy, np.nan, method)  # type: ignore[misc]
                 np.testing.assert_allclose(coords[dim][i], values, rtol=1e-9, atol=1e-9)
                 assert (~np.isnan(coords[dim][i]) == mask).all() or policy != "pad"
     np.testing.assert_array_equal(batch.coords[dims[0]], batch.coords_of(grid)[dims[0]])
@@ -382,3 +387,64 @@ def test_two_products_one_after_the_other(tmp_path, device):
             np.testing.assert_array_equal(labels["x"][i], products[store]["b05"].x.values[3 * x : 3 * x + 30])
     of_first = {(0, y, x) for y in range(0, 51, 10) for x in range(10, 51, 10)}
     assert found == of_first | {(1, y, x) for y in range(0, 31, 10) for x in range(0, 31, 10)}
+
+
+def test_boxes_between_elements_by_hand(tmp_path, device):
+    """An image of 8 nm and its level of 16 nm, whose first corners are one place, as cellmap's."""
+    fine, coarse = np.arange(32, dtype="int32"), np.arange(16, dtype="int32") + 100
+    levels = [
+        Image(values, ("x",), {"x": Along(Fraction(0), Fraction(distance), len(values))}, {})
+        for values, distance in ((fine, 8), (coarse, 16))
+    ]
+    names = write_levels(tmp_path / "i.zarr", "", levels)
+    common: dict[str, Any] = {
+        "path": tmp_path / "i.zarr", "arrays": names, "scale_by": "corners", "window": {"x": 32}, "step": {"x": 8}, "batch_size": 6,
+        "device": device,
+    }
+    for method, first in (("nearest", [0, 1, 1, 2, 2, 3]), ("previous", [0, 0, 1, 1, 2, 2])):
+        batch = next(iter(Loader(**common, scale_method=method)))
+        assert batch["s0"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+        assert batch["s1"].tolist() == [[100 + at, 101 + at] for at in first]
+        told = dali_zarr.explain(**{name: value for name, value in common.items() if name != "device"}, scale_method=method)
+        assert told["arrays"][1]["scaled"][0]["x"]["beside"] == 0.5
+    # The last box that lies in both arrays: from 28 elements of 8 nm on, or from 27, which would begin at the 14th of 16 nm.
+    assert [len(Loader(**common | {"batch_size": 1}, scale_method=method)) for method in ("nearest", "previous")] == [29, 29]
+    # A window of three quarters of the coarser elements' distance isn't one of them.
+    with pytest.raises(ValueError, match="window: expected a multiple of 16"):
+        Loader(**common | {"window": {"x": 24}}, scale_method="previous")
+    # Regions are bounded as boxes are: here all that begin at an odd element.
+    odd = Loader(**common | {"batch_size": 1}, scale_method="previous", roi_start=[3], roi_end=[9])
+    assert [batch["s1"][0].tolist() for batch in odd] == [[101, 102], [102, 103], [102, 103]]
+
+
+def test_wrong_methods(tmp_path):
+    images = {
+        name: Image(numbered([n]), ("y",), {"y": Along(Fraction(0), Fraction(60 // n), n)}, {"y": 0})
+        for name, n in (("a", 12), ("b", 6))
+    }
+    arrays = {name: write_coordinates(tmp_path / "r.zarr", name, image) for name, image in images.items()}
+    with pytest.raises(ValueError, match='scale_method: expected .*"previous"|scale_method: .*previous'):
+        dali_zarr.explain(tmp_path / "r.zarr", arrays=arrays, scale_by="coordinates", window={"y": 10}, scale_method="floor")
+    with pytest.raises(ValueError, match="scale_method: expected scale_by too, which it is for"):
+        dali_zarr.explain(tmp_path / "r.zarr", arrays={"a": arrays["a"]}, window={"y": 2}, scale_method="previous")
+    with pytest.raises(TypeError, match="scale_method: it is for scale_by"):
+        dali_zarr.statistics(tmp_path / "r.zarr", arrays={"a": arrays["a"]}, scale_method="previous")
+
+
+def test_states_tell_the_method(tmp_path):
+    images = {
+        name: Image(numbered([n]), ("y",), {"y": Along(Fraction(60 // n - 1, 2), Fraction(60 // n), n)}, {"y": 0})
+        for name, n in (("a", 12), ("b", 6))
+    }
+    arrays = {name: write_coordinates(tmp_path / "r.zarr", name, image) for name, image in images.items()}
+    made = lambda method: Loader(  # noqa: E731
+        tmp_path / "r.zarr", arrays=arrays, scale_by="coordinates", window={"y": 10}, step={"y": 5}, device="cpu",
+        scale_method=method,
+    )
+    loader = made("previous")
+    next(iter(loader))
+    state = loader.state_dict()
+    made("previous").load_state_dict(state)
+    other = made("nearest")
+    with pytest.raises(ValueError, match="scale_by"):
+        other.load_state_dict(state)

@@ -18,8 +18,8 @@ _UNTYPED: Any = torch
 
 
 class Batch(dict[str, Any]):
-    """Tensors by name. The first dimension of each is the sample. If ``offsets`` is a dictionary, the entries are inner
-    batches by its keys.
+    """Tensors by name, or lists of tensors (``collate="list"``). The first dimension of each is the sample. If ``offsets`` is a
+    dictionary, the entries are inner batches by its keys.
 
     Ragged outputs (``ragged``, ``ragged_ends``, ``groups``) are nested tensors with the layout ``torch.jagged``, lists of tensors
     where samples differ in other dimensions than the first, or what ``collate`` says."""
@@ -107,7 +107,10 @@ class Batch(dict[str, Any]):
         for name, value in self.items():
             if isinstance(value, Batch):
                 yield from value._outputs(name)
-            elif isinstance(value, torch.Tensor) and name != "index" and value.layout == torch.strided:
+                continue
+            if isinstance(value, list) and len({one.shape for one in cast("list[torch.Tensor]", value)}) == 1:
+                value = torch.stack(cast("list[torch.Tensor]", value))
+            if isinstance(value, torch.Tensor) and name != "index" and value.layout == torch.strided:
                 host = value.float() if value.dtype == torch.bfloat16 else value
                 values: npt.NDArray[Any] = host.detach().cpu().numpy()
                 place = (group, name) if group else (name,)

@@ -1,13 +1,15 @@
-"""Ragged outputs in PyTorch's batches: as nested tensors, padded tensors, or CSR matrices."""
+"""Outputs in the form that ``collate`` names in PyTorch's batches: as lists of tensors, and ragged outputs as nested tensors,
+padded tensors, or CSR matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 
-from ._loading.collate import LENGTHS, Collate, CollatePlan, beyond_columns, check_name, check_needless, is_in_columns, shape_of
+from ._loading.collate import LENGTHS, Collate, CollatePlan, beyond_columns, check_name, is_in_columns, needs, shape_of
 from ._loading.outputs import Place
 from ._loading.ragged import ROWS, Lengths, Ragged, Shapes, differ_first
 
@@ -15,16 +17,18 @@ _UNTYPED: Any = torch
 
 
 class Collation:
-    """Turns a batch's outputs, some of which are ragged, into tensors."""
+    """Turns a batch's outputs, some of which may be ragged, into tensors or lists of tensors."""
 
-    def __init__(self, how: Collate | None, columns: int | None, ragged: Ragged, places: Sequence[Place]):
+    def __init__(
+        self, how: Collate | None, columns: int | None, ragged: Ragged, places: Sequence[Place], shaped: AbstractSet[Place],
+    ):
         """Checks what is asked for.
 
         Raises:
             ValueError: It doesn't fit the outputs.
         """
         check_name(how)
-        self._choice = CollatePlan(how, columns, ragged, places, lambda group: group or "matrix")
+        self._choice = CollatePlan(how, columns, ragged, places, lambda group: group or "matrix", shaped)
         # Outputs that were ragged in some batch, a transform's too. In another batch their samples may all have one
         # length, for example in a last batch of one sample.
         self._ragged: set[Place] = set()
@@ -32,16 +36,18 @@ class Collation:
         self._listed: set[Place] = {place for place, dims in ragged.dims.items() if how == "list" or (how is None and dims != ROWS)}
 
     @classmethod
-    def of(cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]) -> Collation | None:
-        """Makes a collation; returns None where no output is ragged.
+    def of(
+        cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place], shaped: AbstractSet[Place],
+    ) -> Collation | None:
+        """Makes a collation; returns None where batches are tensors of outputs as they are. ``ragged``: the ragged outputs, if
+        there are any; ``shaped``: as of :class:`CollatePlan`.
 
         Raises:
             ValueError: What is asked for doesn't fit the outputs.
         """
-        if ragged is not None:
-            return cls(how, columns, ragged, places)
-        check_needless(how, columns)
-        return None
+        if ragged is None and not needs(how, columns, bool(shaped)):
+            return None
+        return cls(how, columns, ragged or Ragged.none(), places, shaped)
 
     def __call__(
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
@@ -57,7 +63,11 @@ class Collation:
         offsets: list[tuple[Lengths, torch.Tensor]] = []
         for place, output in zip(places, found, strict=True):
             if place not in self._ragged and not choice.ragged.has(place, output):
-                values[place] = dense(output)
+                tensor = dense(output)
+                values[place] = list(tensor.unbind()) if choice.how == "list" else tensor
+                if choice.how == "padded" and place in choice.shaped and tensor.ndim > 1:
+                    shape = torch.tensor(tensor.shape[1:], dtype=torch.int64, device=tensor.device)
+                    values[shape_of(place)] = shape.repeat(len(tensor), 1)
                 continue
             self._ragged.add(place)
             if choice.how in (None, "list") and (choice.how == "list" or not differ_first(output.shape())):
@@ -68,8 +78,9 @@ class Collation:
                 if place in self._listed:
                     values[place] = samples
                 else:
-                    values[place] = _padded_to(samples, shapes.largest)
-                    values[shape_of(place)] = torch.tensor(shapes.shapes, dtype=torch.int64, device=values[place].device)
+                    values[place] = _padded_to(samples or [flat(output, (shapes.total,))[:0]], shapes.largest)[: len(samples)]
+                    told = torch.tensor(shapes.shapes, dtype=torch.int64, device=values[place].device)
+                    values[shape_of(place)] = told.reshape(len(samples), shapes.ndim)
                 continue
             lengths = Lengths(output, valid, place)
             tensor = flat(output, lengths.shape)[: lengths.total]

@@ -66,6 +66,8 @@ def _padded(padded: Mapping[Place, Padded], given: dict[str, Any]) -> dict[str, 
 
 def _pad(value: Any, how: Padded) -> Any:
     fn, types = _dali.module("fn"), _dali.module("types")
+    if not how.lengths:
+        return value
     to = {"axes": list(how.lengths), "shape": [max(length, 1) for length in how.lengths.values()]}
     if how.dtype != "float64":
         return fn.pad(value, **to)

@@ -59,8 +59,17 @@ class _LoaderOfDataset(Loader):
         return found
 
     def numbers(self, given: Any) -> samplers.Numbers:
-        """Returns the numbers of samples, which may be given by their rows in the index."""
-        return self._reading.numbers(samplers.to_numbers(given, "dataset"))
+        """Returns the numbers of samples, which may be given by their rows in the index.
+
+        Raises:
+            IndexError: There is no such sample.
+        """
+        told = samplers.to_numbers(given, "dataset")
+        if told.ndim == 1:
+            for number in told:
+                if not 0 <= number < self.samples_told:
+                    raise IndexError(f"dali_zarr: dataset: expected a number from 0 to {self.samples_told - 1}, but found {number}")
+        return self._reading.numbers(told)
 
 
 def _only(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,11 +168,7 @@ class Dataset(torch.utils.data.Dataset[dict[str, Any]]):
                     "dali_zarr: a Dataset delivers samples to a GPU only without worker processes: give device='cpu', or "
                     "num_workers=0"
                 )
-            numbers = own.numbers(samples)
-            for number in numbers:
-                if not 0 <= number < len(self):
-                    raise IndexError(f"dali_zarr: dataset: expected a number from 0 to {len(self) - 1}, but found {number}")
-            return own.read(numbers, self._epoch)
+            return own.read(own.numbers(samples), self._epoch)
 
 
 describe(Dataset.__init__, LoaderArguments)

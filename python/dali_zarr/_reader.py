@@ -53,7 +53,7 @@ def zarr_reader(
         isel: Positions by dimension, as of xarray's ``isel``. A list of bools along the first of `dims` selects
             elements; each gap in it acts as `breaks` do.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
-        pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
+        pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``; for single outputs ``{"target": {"level": [5]}}``.
         align: How arrays of another rate belong to the others along the first of `dims`, by output: ``{"sst": "previous"}``.
             ``"previous"`` takes the last element whose label isn't later, ``"nearest"`` the nearest one, ``"exact"`` the one with
             the same label, ``"linear"`` a value between two, ``"cyclic"`` the month, day or step of a year. A dictionary says more:
@@ -72,6 +72,8 @@ def zarr_reader(
             `window`, `step` and `overlap` are lengths in the unit of their places. ``"coordinates"``: places are OME-Zarr's
             transformations or evenly spaced coordinates, which are those of elements' centres; ``"corners"``: they are taken as
             those of elements' first edges. All else counts elements of the array `grid`.
+        scale_method: With `scale_by`: where a box begins that begins between two elements of an array. ``"nearest"`` (default): at
+            the nearest one; of two, at the later one. ``"previous"``: at the one before.
         grid: With `scale_by`: the output whose array's elements samples start at. Default: the first one.
         random_crop: Those of `dims` along which each epoch draws the starts at random, instead of a start every `step`
             elements.

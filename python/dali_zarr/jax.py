@@ -175,10 +175,11 @@ class Loader(Rollouts):
                 ``jax.distributed.initialize`` before. Where JAX knows only one process: the ranks of
                 ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
-            collate: What ragged outputs (``ragged``, ``ragged_ends``, ``groups``) become. ``"padded"``: zeros up to the longest
+            collate: ``"list"``: each output is a list of arrays, one for each sample, whatever their shapes. The other forms are
+                for ragged outputs (``ragged``, ``ragged_ends``, ``groups``). ``"padded"``: zeros up to the longest
                 sample of the store (at most ``max_length``), so that all batches have one shape, and an entry
-                ``"lengths"`` of int32; with `groups` and ``concat="samples"`` an entry such as ``"image/shape"`` for each
-                output instead. ``"list"``: a list of arrays, one for each sample. ``"csr"``: the arrays ``X/data`` and
+                ``"lengths"`` of int32; with `groups` and ``concat="samples"``, also where all samples have one shape, an entry
+                such as ``"image/shape"`` for each output instead. ``"csr"``: the arrays ``X/data`` and
                 ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that says where each row begins.
                 Indices that aren't columns raise an error; it isn't checked that the indices of a row ascend. Arguments
                 that change values leave the indices as they are; without ``jax_enable_x64`` they become int32.

@@ -113,10 +113,12 @@ class Loader(Rollouts, BaseLoader[Batch]):
                 to a dictionary of outputs by name.
             num_threads: Threads of DALI's for the transform. Default: 2.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
-            collate: What ragged outputs become. ``"nested"``: nested tensors, which share DALI's memory. ``"list"``: lists of
-                tensors, which share it too. Default: ``"nested"``, or ``"list"`` for outputs whose samples differ in other
-                dimensions than the first. ``"padded"``: zeros up to the longest sample of the batch, and an entry ``"lengths"`` of
-                int64; with `groups` and ``concat="samples"`` an entry such as ``"image/shape"`` for each output instead.
+            collate: ``"list"``: each output is a list of tensors, one for each sample, whatever their shapes; they share DALI's
+                memory. The other forms are for ragged outputs. ``"nested"``: nested tensors, which share it too. Default:
+                ``"nested"``, or lists for outputs whose samples differ in other dimensions than the first.
+                ``"padded"``: zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64; with `groups` and
+                ``concat="samples"``, also where all samples have one shape, an entry such as ``"image/shape"`` for each output
+                instead.
                 ``"csr"``: of the arrays ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with
                 the layout ``torch.sparse_csr``; Indices that aren't columns raise an error; to check this, the host
                 waits for a GPU. It isn't checked that the indices of a row ascend. Arguments that change values
@@ -257,11 +259,17 @@ class Loader(Rollouts, BaseLoader[Batch]):
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
-        if self._is_gathered and reading.ragged() is not None:
+        ragged = reading.ragged()
+        if self._is_gathered and ragged is not None:
             raise ValueError(
                 "dali_zarr: read_group: expected samples of one shape, but those of stores or groups differ; give gather=False"
             )
-        self._collation = Collation.of(*self._collate, reading.ragged(), reading.places)
+        if self._is_gathered and self._collate[0] is not None:
+            raise ValueError(
+                f"dali_zarr: collate={self._collate[0]!r}: expected none beside a read_group that gathers, whose batches are "
+                "tensors; leave it out, or give gather=False"
+            )
+        self._collation = Collation.of(*self._collate, ragged, reading.places, reading.shaped())
 
     def _check_process(self) -> None:
         dataloader.check_worker()

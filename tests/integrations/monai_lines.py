@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402
 import zarr  # noqa: E402
 from dali_zarr.torch import Loader  # noqa: E402
-from monai.data import DataLoader, Dataset, decollate_batch, list_data_collate  # noqa: E402
+from monai.data import DataLoader, Dataset, list_data_collate  # noqa: E402
 from monai.transforms import Compose, EnsureChannelFirstd, RandFlipd, RandSpatialCropd  # noqa: E402
 from support.documents import page  # noqa: E402
 
@@ -83,13 +83,13 @@ def ours(names: dict[str, Any], paths: list[str], order: list[int]) -> Iterator[
 
     loader = Loader(
         paths, arrays=KEYS, concat="samples", dims=["z", "y", "x"], window=list(WINDOW), step=[1, 1, 1], sampler=Rows(),
-        batch_size=4, device="cpu", host_memory_limit="64MiB",
+        batch_size=4, device="cpu", host_memory_limit="64MiB", collate="list",
     )
-    flip = flips()
+    flip, channel_first = flips(), EnsureChannelFirstd("label", channel_dim="no_channel")
     for _ in range(2):
         for batch in loader:
-            samples = dict(batch) | {"label": batch["label"].unsqueeze(1)}
-            yield list_data_collate([flip(sample) for sample in decollate_batch(samples)])
+            samples = [dict(zip(batch, sample, strict=True)) for sample in zip(*batch.values(), strict=True)]
+            yield list_data_collate([flip(channel_first(sample)) for sample in samples])
 
 
 def losses(batches: Iterator[Any]) -> list[float]:

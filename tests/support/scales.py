@@ -29,6 +29,13 @@ class Along:
         """The element whose first edge is nearest to a place; of two, the later one."""
         return floor((place - (self.first - self.distance / 2)) / self.distance + HALF)
 
+    def previous(self, place: Fraction) -> int:
+        """The element that holds a place; at an edge, the later one."""
+        return floor((place - (self.first - self.distance / 2)) / self.distance)
+
+    def at(self, place: Fraction, method: str) -> int:
+        return self.previous(place) if method == "previous" else self.nearest(place)
+
     def edge(self, element: int) -> Fraction:
         return self.first + (element - HALF) * self.distance
 
@@ -36,17 +43,17 @@ class Along:
         return np.array([float(self.first + i * self.distance) for i in range(self.length)])
 
 
-def start_in(own: Along, window: int, grid: Along, grid_window: int, start: int) -> int:
+def start_in(own: Along, window: int, grid: Along, grid_window: int, start: int, method: str = "nearest") -> int:
     """The element at which the box of a sample begins that starts at the grid's element ``start``."""
     centre = grid.edge(start) + grid_window * grid.distance / 2
-    return own.nearest(centre - window * own.distance / 2)
+    return own.at(centre - window * own.distance / 2, method)
 
 
-def bound_in(own: Along, grid: Along, element: int) -> int:
+def bound_in(own: Along, grid: Along, element: int, method: str = "nearest") -> int:
     """An element of the grid that bounds a region, as one of another array."""
     if element <= 0:
         return 0
-    return own.length if element >= grid.length else min(max(own.nearest(grid.edge(element)), 0), own.length)
+    return own.length if element >= grid.length else min(max(own.at(grid.edge(element), method), 0), own.length)
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Image:
 
 def sample(
     image: Image, grid: Image, start: Mapping[str, int], regions: Mapping[str, tuple[int, int]], policy: str, fill: float = 0,
+    method: str = "nearest",
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
     """A sample of an image, and which of its elements lie inside; None where the policy drops it. The grid's own elements have
     the same rule: it is an image like the others."""
@@ -71,8 +79,8 @@ def sample(
             continue
         own, of_grid, region = image.along[dim], grid.along[dim], regions[dim]
         window = max(image.windows[dim], 1)
-        at = start_in(own, window, of_grid, max(grid.windows[dim], 1), start[dim]) + np.arange(window)
-        low, high = (bound_in(own, of_grid, bound) for bound in region)
+        at = start_in(own, window, of_grid, max(grid.windows[dim], 1), start[dim], method) + np.arange(window)
+        low, high = (bound_in(own, of_grid, bound, method) for bound in region)
         inside = (at >= low) & (at < high)
         if policy == "drop" and not inside.all():
             return None
@@ -91,7 +99,7 @@ def sample(
 
 def starts(
     images: Mapping[str, Image], grid: str, steps: Mapping[str, int], regions: Mapping[str, tuple[int, int]], policy: str,
-    offsets: Sequence[int] = (0,),
+    offsets: Sequence[int] = (0,), method: str = "nearest",
 ) -> list[tuple[int, ...]]:
     """The starts of all samples, in their order."""
     dims = list(steps)
@@ -104,8 +112,8 @@ def starts(
             if dim not in image.along:
                 continue
             own, window = image.along[dim], max(image.windows[dim], 1)
-            first = start_in(own, window, of_grid.along[dim], max(of_grid.windows[dim], 1), at + offset)
-            low, high = (bound_in(own, of_grid.along[dim], bound) for bound in regions[dim])
+            first = start_in(own, window, of_grid.along[dim], max(of_grid.windows[dim], 1), at + offset, method)
+            low, high = (bound_in(own, of_grid.along[dim], bound, method) for bound in regions[dim])
             if first < low or first + window > high:
                 return False
         return True

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from . import dtypes, segments, values
+from . import dtypes, pick, segments, values
 
 # Arguments with a value for each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
@@ -170,8 +170,9 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
     listed = LENGTHS & arguments.keys() - found.keys()
     real = {name for name in listed if any(isinstance(item, float) for item in items_of(arguments[name]))}
+    picks = {"pick": arguments["pick"]} if pick.is_by_output(arguments.get("pick")) else {}
     mixed = {name for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
-    return found | {name: lists[name] for name in mixed} | {name: arguments[name] for name in real}
+    return found | picks | {name: lists[name] for name in mixed} | {name: arguments[name] for name in real}
 
 
 def items_of(value: Any) -> list[Any]:

@@ -110,6 +110,7 @@ StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
 ScaleBy: TypeAlias = Literal["coordinates", "corners"]
+ScaleMethod: TypeAlias = Literal["nearest", "previous"]
 MissingDates: TypeAlias = Literal["skip", "keep"]
 # "nan" may be the number, too.
 FillMissing: TypeAlias = Literal["previous", "nan", "mean", "linear"] | float
@@ -152,6 +153,7 @@ class SampleArguments(ElementArguments, total=False):
     step: Lengths | None
     overlap: Lengths | None
     scale_by: ScaleBy | None
+    scale_method: ScaleMethod
     grid: str | None
     random_crop: Names | None
     segments: Segments | None

@@ -233,11 +233,13 @@ def _numbers(name: str, word: str, given: slice) -> list[int]:
     return found
 
 
-def _picked(word: str) -> str:
-    """Returns ``DIM=0:3,7`` with its ranges written out."""
+def _picked(word: str) -> str | dict[str, str]:
+    """Returns ``DIM=0:3,7`` with its ranges written out; ``OUTPUT=DIM=0:3,7`` as a dictionary."""
     dim, equals, text = word.rpartition("=")
+    output, of_output, dim = dim.rpartition("=")
     lists = [[one for part in of.split(",") for one in _of_part(part)] for of in text.split("|")]
-    return dim + equals + "|".join(",".join(one) for one in lists)
+    found = dim + equals + "|".join(",".join(one) for one in lists)
+    return {output: found} if of_output else found
 
 
 def _of_part(part: str) -> list[str]:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from .. import _collate_jax, _dali
 from .._loading import outputs, ranks
 from .._loading.agreement import Agreement
-from .._loading.collate import Collate, CollatePlan, check_needless
+from .._loading.collate import Collate, CollatePlan, needs
 from .._loading.drawn import AnySource
 from .._loading.epochs import Ending
 from .._loading.loader import BaseLoader
+from .._loading.ragged import Ragged
 from .._loading.reading import Plan, Reading
 
 # JAX without types, where its own type hints are incomplete.
@@ -63,22 +64,23 @@ class OnDevice(BaseLoader[tuple[list[Any], Part]]):
 
     def _check_reading(self, reading: Reading) -> None:
         super()._check_reading(reading)
-        ragged = reading.ragged()
-        if ragged is None:
-            check_needless(self._collate, self._columns)
-        elif self._collate is not None:
-            self._choice = CollatePlan(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
+        ragged, is_by_store = reading.ragged(), reading.plan.is_by_store
+        if ragged is None and not needs(self._collate, self._columns, is_by_store):
+            return
+        if self._collate is not None:
+            places = reading.plan.places()
+            shaped = frozenset(places if is_by_store else ())
+            self._choice = CollatePlan(
+                self._collate, self._columns, ragged or Ragged.none(), places, _collate_jax.indptr, shaped,
+            )
 
     def _taken(self, found: list[Any], valid: int, own: int) -> tuple[list[Any], Part]:
         if self._choice is not None and self._choice.matrices:
             arrays = _collate_jax.rows(
                 self._choice, self._reading.places, found[:-1], valid, lambda output: self._array(output, valid), self._on_device,
             )
-        elif self._choice is not None and self._choice.how == "list":
-            arrays = [
-                self._listed(output, valid) if place in self._choice.ragged.dims else self._array(output, valid)
-                for place, output in zip(self._reading.places, found[:-1], strict=True)
-            ]
+        elif self._collate == "list":
+            arrays = [self._listed(output, valid) for output in found[:-1]]
         else:
             arrays = [self._array(output, valid) for output in found[:-1]]
         for i in self._reading.bfloats(pads=self._collate == "padded"):

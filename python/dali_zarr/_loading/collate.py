@@ -1,9 +1,12 @@
-"""The form (``collate``) that a loader gives ragged outputs: the checks that PyTorch's and JAX's loaders share."""
+"""The form (``collate``) that a loader gives outputs, above all ragged ones: the checks that PyTorch's and JAX's loaders share.
+
+``"list"`` and ``"padded"`` have the same entries whether the samples of a store happen to differ in their shapes or not."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import numpy.typing as npt
@@ -21,14 +24,16 @@ class CollatePlan:
 
     def __init__(
         self, how: Collate | None, columns: int | None, ragged: Ragged, places: Sequence[Place], added: Callable[[str], str],
+        shaped: AbstractSet[Place] = frozenset(),
     ):
         """Checks the form; None is nested tensors, and lists where samples differ in other dimensions than the first.
-        ``added`` returns the name of the entry that a batch gets for a matrix, given the matrix's group.
+        ``added`` returns the name of the entry that a batch gets for a matrix, given the matrix's group. ``shaped``: the
+        outputs beside which padded batches tell the shapes of samples, ragged or not.
 
         Raises:
             ValueError: The form doesn't fit the outputs.
         """
-        self.how, self.ragged = how, ragged
+        self.how, self.ragged, self.shaped = how, ragged, shaped
         wide = columns if columns is not None else ragged.columns
         if columns is not None and how != "csr":
             raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
@@ -36,7 +41,7 @@ class CollatePlan:
         if given is not None and (isinstance(given, bool) or not isinstance(given, SupportsIndex) or operator.index(given) < 0):
             raise ValueError(f"dali_zarr: columns: expected a whole number of at least 0, but found {given!r}")
         if how == "padded":
-            for place in {(LENGTHS,)} if ragged.are_rows else map(shape_of, ragged.dims):
+            for place in {(LENGTHS,)} if ragged.are_rows else map(shape_of, {*shaped, *ragged.dims}):
                 if place in places:
                     raise ValueError(f"dali_zarr: collate: expected no output called {place[-1]!r}, since padded batches add it")
         far = next(((place, dims) for place, dims in ragged.dims.items() if dims != ROWS), None)
@@ -67,14 +72,21 @@ def check_name(how: Any) -> None:
         raise ValueError(f"dali_zarr: collate: expected 'nested', 'list', 'padded' or 'csr', but found {how!r}")
 
 
-def check_needless(how: Collate | None, columns: int | None) -> None:
-    """Raises ValueError if ``collate`` or ``columns`` is given though no output is ragged."""
-    for name, value in {"collate": how, "columns": columns}.items():
+def needs(how: Collate | None, columns: int | None, is_by_store: bool) -> bool:
+    """Whether the form changes batches though no output is ragged.
+
+    Raises:
+        ValueError: It needs ragged outputs.
+    """
+    if columns is None and (how == "list" or (how == "padded" and is_by_store)):
+        return True
+    for name, value in {"columns": columns, f"collate={how!r}": how}.items():
         if value is not None:
             raise ValueError(
                 f"dali_zarr: {name}: expected ragged or ragged_ends with it, or stores or groups with samples of other shapes, but "
                 "found neither; leave it out"
             )
+    return False
 
 
 def is_in_columns(indices: npt.NDArray[Any], columns: int) -> bool:

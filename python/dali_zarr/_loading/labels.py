@@ -78,7 +78,7 @@ class Labels:
             return
         axes = self.axes()
         for dim in axes.names():
-            if dim in axes.dims[: None if axes.is_concat_samples else 1] or dim in selected or dim in axes.picks:
+            if dim in axes.dims[: None if axes.is_concat_samples else 1] or dim in selected or axes.is_picked(dim):
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
@@ -160,8 +160,9 @@ class Labels:
                 found[dim] = _taken(values[0], place)
             else:
                 found[dim] = _of_stores(values, stores_along(dim), place)
-        for dim in {*axes.picks, *self.selected} - {*axes.dims}:
-            values = self._picked(axes, dim)
+        own = {dim for dim, of in axes.own_picks.items() if output in of}
+        for dim in {*axes.picks, *own, *(self.selected - axes.own_picks.keys())} - {*axes.dims}:
+            values = self._picked(axes, dim, output if dim in own else None)
             if len(values) == 1:
                 found[dim] = values[0].copy()
             elif values:
@@ -169,23 +170,25 @@ class Labels:
                     found[dim] = np.stack(values)[stores_along(dim)]
         return found
 
-    def _picked(self, axes: Axes, dim: str) -> list[npt.NDArray[Any]]:
+    def _picked(self, axes: Axes, dim: str, output: str | None) -> list[npt.NDArray[Any]]:
         """Returns the labels, or positions, of the elements that are picked along a dimension that samples aren't cut
-        along: one array for all stores, or one for each. Empty if they can't be read."""
-        if dim not in self._values:
+        along: one array for all stores, or one for each. Empty if they can't be read. ``output``: whose they are, where outputs
+        differ."""
+        key = dim if output is None else f"{dim} of {output}"
+        if key not in self._values:
             try:
-                found = axes.coordinates_by_store(dim)
+                found = axes.coordinates_by_store(dim, output)
             except (ImportError, RuntimeError, ValueError, IndexError) as error:
                 log.info("coords have no labels along %r: %s", dim, error)
-                self._values[dim] = []
+                self._values[key] = []
                 return []
             if found is None:
                 lengths = axes.lengths(dim)
                 # A selection of all elements makes no pick.
-                found = [np.array(one, np.int64) for one in axes.picks.get(dim) or map(range, lengths)]
+                found = [np.array(one, np.int64) for one in axes.picks_of(dim, output) or map(range, lengths)]
                 found = [np.where(one < 0, one + lengths[i], one) for i, one in enumerate(found)]
-            self._values[dim] = found[:1] if all(_equal(one, found[0]) for one in found) else found
-        return self._values[dim] or []
+            self._values[key] = found[:1] if all(_equal(one, found[0]) for one in found) else found
+        return self._values[key] or []
 
     def _segments(
         self, axes: Axes, i: int, index: npt.NDArray[np.int64], segments: npt.NDArray[np.int64] | None,

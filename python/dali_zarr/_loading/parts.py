@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .. import _arguments, _native
 from .._arguments import values
+from .._arguments.pick import is_by_output
 from .._hints import did_you_mean
 from .._log import log
 from .._selection.axes import ALIGN, Axes
@@ -113,6 +114,11 @@ def divided(found: Mapping[str, Any], told_offsets: Sequence[int], rank: Rank, a
     Raises:
         ValueError: The dimension can't be divided.
     """
+    if is_by_output(found.get("pick")):
+        raise ValueError(
+            "dali_zarr: read_group: expected the same pick for all outputs, but found pick by output; read the others with another "
+            "loader"
+        )
     dim = _dim(rank, axes)
     given = {name: value for name, value in found.items() if name not in _arguments.names.DALIS}
     whole = _native.explain(_arguments.to_spec({**given, "offsets": list(told_offsets), "name": None}) | {"device": "cpu"})

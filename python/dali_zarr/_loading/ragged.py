@@ -42,6 +42,11 @@ class Ragged:
         """The places of the ragged outputs."""
         return frozenset(self.dims)
 
+    @classmethod
+    def none(cls) -> Ragged:
+        """Makes it for a reader without ragged outputs."""
+        return cls({}, False, None)
+
     def has(self, place: Place, output: Any) -> bool:
         """Whether an output, which a transform may have made, is ragged."""
         return place in self.dims or not output.is_dense_tensor()
@@ -74,7 +79,7 @@ class Shapes:
         sizes = [math.prod(shape) for shape in shapes]
         # The elements of all samples, also of those that aren't valid.
         self.total = sum(sizes)
-        self.shapes = shapes[:valid]
+        self.shapes, self.ndim = shapes[:valid], len(shapes[0])
         self.bounds = [(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(valid)]
 
     def split(self, flat: Any) -> list[Any]:
@@ -83,8 +88,8 @@ class Shapes:
 
     @property
     def largest(self) -> tuple[int, ...]:
-        """The greatest length of a sample along each dimension."""
-        return tuple(map(max, zip(*self.shapes, strict=True)))
+        """The greatest length of a sample along each dimension; 0 where there are no samples."""
+        return tuple(map(max, zip(*self.shapes, strict=True))) if self.shapes else (0,) * self.ndim
 
 
 def differ_first(shapes: Sequence[tuple[int, ...]]) -> bool:

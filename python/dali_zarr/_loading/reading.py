@@ -17,7 +17,7 @@ from . import checkpoint as checkpoints
 from . import common, outputs
 from .epochs import Schedule
 from .parts import Parts
-from .ragged import Ragged
+from .ragged import RAGGED, Ragged
 
 B = TypeVar("B")
 
@@ -32,7 +32,7 @@ Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 class Padded:
     """To what a ragged output is padded."""
 
-    # The length along each dimension in which samples differ, by position: that of the longest sample.
+    # The length along each dimension in which samples differ, by position: that of the longest sample. Empty: they don't.
     lengths: Mapping[int, int]
     dtype: str
     # See Ragged.are_rows.
@@ -82,14 +82,22 @@ class Plan:
         spec = _arguments.to_spec({**given, "offsets": list(self.told_offsets)}) | ({"order": "pushed"} if self.is_pushed else {})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
+    @property
+    def is_by_store(self) -> bool:
+        """Whether samples come from groups, or from each store on its own, so that their shapes depend on what is stored."""
+        if any(self.arguments.get(name) for name in RAGGED):
+            return False
+        return bool(self.arguments.get("groups")) or self.arguments.get("concat") == "samples"
+
     def padded(self) -> dict[outputs.Place, Padded]:
-        """Returns the ragged outputs, and to what each is padded."""
+        """Returns the ragged outputs, and to what each is padded. If samples come from stores or groups, all outputs whose
+        samples have dimensions are among them, since their shapes are told."""
         explained = self.explained()
         are_rows = explained["ragged"] is not None
         found: dict[outputs.Place, Padded] = {}
         for place, output in zip(self.places(), explained["outputs"], strict=False):
             lengths = {d: length for d, length in enumerate(output["shape"]) if output["dims"][d] in output["ragged_dims"]}
-            if lengths:
+            if lengths or (self.is_by_store and output["shape"]):
                 found[place] = Padded(lengths, output["dtype"], are_rows)
         return found
 
@@ -247,6 +255,11 @@ class Reading:
             return found
         # A transform may give samples of stores one shape, as crops do, under the same name.
         return replace(found, dims={place: dims for place, dims in found.dims.items() if place not in self._changed})
+
+    def shaped(self) -> frozenset[outputs.Place]:
+        """Returns the outputs beside which padded batches tell the shapes of samples: those of a reader of stores or groups
+        that no transform has changed."""
+        return frozenset(self.plan.places()) - self._changed if self.plan.is_by_store else frozenset()
 
     def counters(self) -> dict[str, Any]:
         """Returns the reader's counters."""

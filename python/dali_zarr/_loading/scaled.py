@@ -37,7 +37,8 @@ class Maps:
     def counted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a reader's arguments with windows that count elements of each array."""
         windows = {output: {dim: told["window"] for dim, told in of[0].items()} for output, of in self._told.items()}
-        kept = {name: value for name, value in arguments.items() if name not in ("step", "overlap", "stride", "scale_by", "grid")}
+        others = ("step", "overlap", "stride", "scale_by", "scale_method", "grid")
+        kept = {name: value for name, value in arguments.items() if name not in others}
         return {**kept, "window": {output: window for output, window in windows.items() if window}}
 
     def coordinates(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ class Axes:
         self, paths: list[str], labels: coordinates.Labels, arrays: list[Array], dims: list[str],
         picks: Mapping[str, list[list[int]]], is_concat_samples: bool = False, spec: Mapping[str, Any] | None = None,
         cut: frozenset[str] | None = None, elements: npt.NDArray[np.int64] | None = None,
+        own_picks: Mapping[str, Mapping[str, list[list[int]]]] | None = None,
     ):
         self.is_concat_samples = is_concat_samples
         # The stores' elements along the first of dims, with -1 for dates that they lack and that count too; None: all are there.
@@ -61,7 +62,8 @@ class Axes:
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # ``picks`` has one list for all stores, or one for each; ``_picks`` only those that are one for all.
         # ``spec`` has the arguments of a reader of the arrays.
-        self.picks, self._labels, self._spec = picks, labels, spec or {}
+        # ``own_picks`` has those that differ by output, by dimension and then by output.
+        self.picks, self.own_picks, self._labels, self._spec = picks, own_picks or {}, labels, spec or {}
         self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
         self._variables: dict[tuple[str, int], Any] = {}
 
@@ -94,21 +96,34 @@ class Axes:
         elements = next((np.array(of["elements"], np.int64) for of in told.values() if of.get("is_own")), None)
         told = {output: of for output, of in told.items() if not of.get("is_own")}
         largest = max((array for array in arrays if array.output not in told), key=lambda array: len(array.dims))
-        picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
+        picked = pick.entries(arguments.get("pick"))
+        picks = {_named(dim, largest): indices for output, dim, indices in picked if output is None}
         given = [_named(dim, largest) for dim in items_of(named)]
         # Groups are read whole unless they are cut.
         dims = given or ([] if grouped and not items_of(window) else list(largest.dims[:1]))
         arrays = [_aligned(array, told[array.output]["dim"], dims[0]) if array.output in told else array for array in arrays]
+        own_picks = _own_picks(picked, arrays)
+        picks |= {dim: common for dim, of in own_picks.items() if (common := _common(dim, of, arrays)) is not None}
+        own_picks = {dim: of for dim, of in own_picks.items() if dim not in picks}
         # Without path the arrays have stores of their own. The first array's name is the location of its store.
         paths = found if grouped else ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         is_concat_samples = grouped or arguments.get("concat") == "samples"
         labels = _native.Labels(spec | kept)
-        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec, cut, elements)
+        return cls(paths, labels, arrays, dims, picks, is_concat_samples, spec, cut, elements, own_picks)
 
     @property
     def is_joined(self) -> bool:
         """Whether there are several stores, joined along the first of ``dims``. Where dates that they lack count, all are one."""
         return len(self.paths) > 1 and not self.is_concat_samples and not self._is_filled(self.dims[0])
+
+    def is_picked(self, dim: str) -> bool:
+        """Whether elements of a dimension are picked, of all outputs or of some."""
+        return dim in self.picks or dim in self.own_picks
+
+    def picks_of(self, dim: str, output: str | None) -> list[list[int]] | None:
+        """Returns what is picked of a dimension for an output: one list for all stores, or one for each; None where nothing is.
+        Without an output: what is picked for all."""
+        return self.picks.get(dim) or (self.own_picks.get(dim, {}).get(output) if output is not None else None)
 
     def _is_filled(self, dim: str) -> bool:
         """Whether dates along a dimension count that the stores lack."""
@@ -253,14 +268,15 @@ class Axes:
         joined = np.concatenate([one for one in found if one is not None])
         return joined[self._picks[dim]] if dim in self._picks else joined
 
-    def coordinates_by_store(self, dim: str) -> list[npt.NDArray[Any]] | None:
-        """Returns a dimension's coordinates in each store, after ``pick``; None where a store has none."""
+    def coordinates_by_store(self, dim: str, output: str | None = None) -> list[npt.NDArray[Any]] | None:
+        """Returns a dimension's coordinates in each store, after ``pick`` for an output; None where a store has none."""
         found: list[npt.NDArray[Any]] = []
+        picks = self.picks_of(dim, output)
         for store in range(len(self.paths)):
             one = self._coordinates(dim, store)
             if one is None:
                 return None
-            found.append(one[self.picks[dim][store % len(self.picks[dim])]] if dim in self.picks else one)
+            found.append(one if picks is None else one[picks[store % len(picks)]])
         return found
 
     def _coordinates(self, dim: str, store: int) -> npt.NDArray[Any] | None:
@@ -464,3 +480,19 @@ def _named(dim: Any, array: Array) -> str:
     if text in array.dims or not text.lstrip("-").isdigit() or not -len(array.dims) <= int(text) < len(array.dims):
         return text
     return array.dims[int(text)]
+
+
+def _own_picks(picked: Sequence[pick.Entry], arrays: Sequence[Array]) -> dict[str, dict[str, list[list[int]]]]:
+    """Returns what is picked for single outputs, by dimension and then by output. The engine refuses unknown ones."""
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for output, dim, indices in picked:
+        own = next((array for array in arrays if array.output == output), None)
+        if own is not None:
+            found.setdefault(_named(dim, own), {})[own.output] = indices
+    return found
+
+
+def _common(dim: str, of: Mapping[str, list[list[int]]], arrays: Sequence[Array]) -> list[list[int]] | None:
+    """Returns what is picked of a dimension if it is the same for all arrays that have it; else None."""
+    having = [of.get(array.output) for array in arrays if dim in array.dims]
+    return having[0] if all(one == having[0] for one in having) else None

@@ -108,7 +108,7 @@ def _looked_up(
 ) -> Selected:
     """Returns the positions that a selection along a dimension has."""
     check_dim(name, dim, axes.names())
-    if dim in axes.picks:
+    if axes.is_picked(dim):
         raise ValueError(
             f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
             "all elements, not among those picked: give the positions of all that is wanted in pick, or all in sel or isel"
@@ -171,4 +171,10 @@ def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
     picks: dict[str, Any] = dict(cast(Mapping[str, Any], given)) if isinstance(given, Mapping) else {}
     if given and not isinstance(given, Mapping):
         raise TypeError("zarr_reader: pick: expected a dictionary where sel or isel is given too")
+    both = next((key for key in new if isinstance(picks.get(key), Mapping)), None)
+    if both is not None:
+        raise ValueError(
+            f"zarr_reader: pick: expected outputs that aren't called as a dimension where sel or isel is given too, but found "
+            f"{both!r}; give the output another name"
+        )
     return picks | new

@@ -79,6 +79,7 @@ REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",
     "align": "arrays of another rate have elements of their own; leave it out, and ask for their statistics in a call of their own",
     "scale_by": "arrays of another resolution have elements of their own; ask for the statistics of each in a call of its own",
+    "scale_method": "it is for scale_by, which statistics don't take; leave it out",
     "grid": "it is for scale_by, which statistics don't take; leave it out",
     "groups": "give the groups as path, a list of stores, with concat='samples'",
     "ragged": _RAGGED, "ragged_ends": _RAGGED, "max_length": _RAGGED,

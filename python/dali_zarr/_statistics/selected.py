@@ -37,8 +37,6 @@ class Selected:
         self.axes = Axes.of_reader(arguments)
         self._arguments = arguments
         self._windows = self.axes.listed("window", arguments, 0)
-        # The picks of the first store, as they are given: negative ones count from the end.
-        self._picks = {dim: lists[0] for dim, lists in self.axes.picks.items()}
         self._coordinates: dict[str, npt.NDArray[Any] | None] = {}
 
     @property
@@ -96,19 +94,26 @@ class Selected:
 
     def positions(self, array: Array, dim: str) -> list[int]:
         """Returns the selected elements along a dimension of an array; along the joined axis those of all stores."""
-        found = self._picks.get(dim)
+        found = self._picked(array, dim)
         region = self.region(array, dim)
         if found is None:
             return list(region)
         length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else array.shapes[0][array.dims.index(dim)]
         return [found[i] + length if found[i] < 0 else found[i] for i in region]
 
+    def _picked(self, array: Array, dim: str) -> list[int] | None:
+        """Returns what is picked of a dimension of an array in the first store, as it is given: negative numbers count from the
+        end. None where nothing is."""
+        lists = self.axes.picks_of(dim, array.output)
+        return None if lists is None else lists[0]
+
     def length(self, array: Array, dim: str) -> int:
         """Returns the number of elements of a dimension after ``pick``, those outside of the region included.
         Dimensions without names may have a different length in each array."""
         if dim in self.axes.dims:
             return self.axes.axis_length(self.axes.dims.index(dim))
-        return len(self._picks[dim]) if dim in self._picks else array.shapes[0][array.dims.index(dim)]
+        picked = self._picked(array, dim)
+        return array.shapes[0][array.dims.index(dim)] if picked is None else len(picked)
 
     def region(self, array: Array, dim: str) -> range:
         """Returns which of the elements that :meth:`length` counts are selected."""

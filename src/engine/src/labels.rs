@@ -86,7 +86,7 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
         }
     }
     let (_, indices) = lists.ok_or_else(|| missing(&name, dataset.stores[0].location()))?;
-    Ok(Pick { dim: dim.clone(), indices })
+    Ok(Pick { output: None, dim: dim.clone(), indices })
 }
 
 /// Returns the groups that have arrays with the dimension `name`. An array at the root of its store is in no group.

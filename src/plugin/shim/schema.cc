@@ -117,10 +117,11 @@ Negative indices count from the end. The order is kept, and repetitions are allo
 and are in the order of `path`. Along the dimension that joins stores there is one list, whose indices count over all
 stores.
 
-The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``. In it whole numbers are indices, a list of
-lists has one list for each store, and floating-point numbers are labels. Labels are looked up in each store, in the array
-with the dimension's name, in the group of `arrays` or the nearest group around it. They are compared with its values as
-`mask_and_scale` decodes them, even if the reader's own arrays aren't decoded.)",
+The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, and for single outputs
+``{output: {dimension: [...]}}``. Along one of `dims` all outputs must have the same indices. In a dictionary whole numbers
+are indices, a list of lists has one list for each store, and floating-point numbers are labels. Labels are looked up in
+each store, in the array with the dimension's name, in the group of `arrays` or the nearest group around it. They are
+compared with its values as `mask_and_scale` decodes them, even if the reader's own arrays aren't decoded.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
 by its position.
@@ -156,10 +157,16 @@ each of them, around the same centre. `window`, `step` and `overlap` are lengths
 
 Along dimensions without places in the array `grid`, such as times, sizes count elements as without `scale_by`. All else
 counts elements of the array `grid`: `starts`, `offsets`, `roi_start`, `roi_end`, `breaks`, `pad_before`, `pad_after`, and what
-`return_index` gives. A length must be a multiple of the distance of elements in each array. A box that begins between two
-elements of an array begins at the nearest one; of two, at the later one. By default, boxes that don't lie in all arrays are no
+`return_index` gives. A length must be a multiple of the distance of elements in each array. `scale_method` says where a box
+begins that begins between two elements of an array. By default, boxes that don't lie in all arrays are no
 samples; see `out_of_bounds_policy`.)",
                       "")
+      .AddOptionalArg("scale_method", R"(With `scale_by`: the element of an array at which a box begins that begins between two of its
+elements.
+
+- ``"nearest"``: the nearest one; of two, the later one.
+- ``"previous"``: the one before, in which the box begins.)",
+                      "nearest")
       .AddOptionalArg("grid", R"(With `scale_by`: the name of the output whose array says where samples may start. By default it is the
 first one. If it is the array with the largest elements, boxes begin with an element in all arrays.)",
                       "")

@@ -8,7 +8,7 @@ use crate::route::{Decision, Route, Why};
 use dali_zarr_codecs::{Chain, Compression};
 use dali_zarr_samples::dataset::ArrayPart;
 use dali_zarr_samples::geometry::{Geometry, Role, Scaled, View, ViewDim};
-use dali_zarr_samples::spec::{Device, Spec};
+use dali_zarr_samples::spec::{Device, ScaleMethod, Spec};
 
 /// Number of samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;
@@ -153,7 +153,8 @@ fn scaled(geometry: &Geometry, view: &View) -> Value {
         let place = view.places.get(d).copied().flatten();
         let (axis, cut) = (&geometry.axes[*a], view.cuts[*a]);
         let len = dim.len as i64;
-        let same = Scaled { numerator: 1, denominator: 1, start: 0, bound: 0, lens: (len, len) };
+        let method = ScaleMethod::Nearest;
+        let same = Scaled { numerator: 1, denominator: 1, start: 0, bound: 0, lens: (len, len), method };
         let map = cut.scaled.unwrap_or(same);
         // Rows of a table, and random starts, may be anywhere.
         let is_anywhere = axis.random || geometry.table.is_some();

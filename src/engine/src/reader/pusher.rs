@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::chunk_index::ChunkIndex;
 use dali_zarr_base::error::{Error, Result};
+use dali_zarr_samples::geometry::Axis;
 use dali_zarr_samples::order::{Draws, Pushed, Pushes};
 use dali_zarr_samples::spec::{OrderSource, Spec};
 
@@ -79,7 +80,7 @@ impl Pusher {
             )));
         }
         let number = |(at, &number): (usize, &i64)| {
-            u64::try_from(number).ok().filter(|&known| known < self.samples).ok_or_else(|| {
+            u64::try_from(number).ok().filter(|&known| self.chunk_index.planner.has(known)).ok_or_else(|| {
                 Error::index(format!(
                     "expected numbers of samples from 0 to {}, but found {number} as number {at} of the batch",
                     self.samples - 1
@@ -94,7 +95,8 @@ impl Pusher {
         }
     }
 
-    /// Returns the numbers of samples, given by their rows in the index output. `rows` has `columns` entries for each.
+    /// Returns the numbers of samples, given by their rows in the index output. `rows` has `columns` entries for each. Where
+    /// elements outside are padded or repeated, samples may start outside of the region too.
     ///
     /// # Errors
     /// Of kind `Index` if there is no sample with a row; of kind `Value` if there is another number of columns, or starts are
@@ -121,7 +123,18 @@ impl Pusher {
         let sorted = table.map_or(&[][..], |table| self.sorted.get_or_init(|| table.sorted()));
         let number = |row: &[i64]| {
             planner.find(row, sorted).map(|number| number as i64).ok_or_else(|| {
-                Error::index(format!("there is no sample that starts at {row:?} ({})", names.join(", ")))
+                let is_told = geometry.may_start_outside || geometry.table.is_some();
+                let at = &row[row.len() - geometry.axes.len()..];
+                let is_outside = |(axis, &at): (&Axis, &i64)| !(axis.region().0..axis.region().1).contains(&at);
+                let hint = match geometry.axes.iter().zip(at).find(|of| !is_told && is_outside(*of)) {
+                    Some((axis, _)) => format!(
+                        ", which lies outside along \"{}\"; samples may start there with out_of_bounds_policy \"pad\" or \"edge\", and \
+                         without pad_before and pad_after",
+                        axis.name
+                    ),
+                    None => String::new(),
+                };
+                Error::index(format!("there is no sample that starts at {row:?} ({}){hint}", names.join(", ")))
             })
         };
         rows.chunks_exact(columns).map(number).collect()

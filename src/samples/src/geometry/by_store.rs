@@ -45,7 +45,7 @@ impl<'a> ByStore<'a> {
                     0 | 1 => pick.indices.clone(),
                     _ => pick.indices.get(store).into_iter().cloned().collect(),
                 };
-                s.source.pick.push(Pick { dim: pick.dim.clone(), indices });
+                s.source.pick.push(Pick { indices, ..pick.clone() });
             }
             if spec.samples.regions.len() > 1 {
                 s.samples.regions = spec.samples.regions.get(store).into_iter().cloned().collect();

@@ -16,7 +16,8 @@ impl Geometry {
     }
 
     /// Returns the number of the sample with these entries in the index output, without the number of the store. With a table
-    /// of starts, `of_table` finds the sample with a start. `None` if there is no such sample.
+    /// of starts, `of_table` finds the sample with a start. Otherwise, where elements outside are padded or repeated, the sample
+    /// may start outside of the region, and has a number from [`super::OUTSIDE`] on. `None` if there is no such sample.
     ///
     /// # Panics
     /// If starts are drawn at random.
@@ -39,12 +40,7 @@ impl Geometry {
             let number = if let Some(table) = &self.table {
                 of_table(&start[..table.columns().min(start.len())])?
             } else {
-                let mut number = 0;
-                for (a, (axis, &at)) in self.axes.iter().zip(&start).enumerate() {
-                    let k = axis.starts.find(at, segment.filter(|_| a == 0))?;
-                    number = number * axis.count() as u64 + k as u64;
-                }
-                number * self.per_start
+                self.number_of(&start, segment)?
             };
             // The entries that weren't used must agree too, and the store must be the one whose origin was taken.
             let start = self.start(Sample::new(0, number));

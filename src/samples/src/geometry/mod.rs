@@ -15,6 +15,7 @@ mod layout;
 mod missing;
 mod normalised;
 mod outputs;
+mod outside;
 mod picked;
 mod placement;
 mod ragged;
@@ -40,6 +41,7 @@ pub use first_dim::FirstDim;
 pub use missing::Missing;
 pub use normalised::Channels;
 pub use outputs::Mask;
+pub use outside::OUTSIDE;
 pub use picked::Picked;
 pub use placement::{Placement, Scratch};
 pub use rows::{RowSpan, Rows};
@@ -187,6 +189,9 @@ pub struct Geometry {
     pub is_transposed: bool,
     /// The outputs that tell which elements weren't padded: none, one, or with `scale_by` one for each array.
     pub masks: Vec<Mask>,
+    /// Whether samples may start outside of the region, since elements out of bounds are padded or repeat those at the edge, and
+    /// no argument says how far windows may reach.
+    pub may_start_outside: bool,
     /// Whether elements out of bounds repeat those at the edge.
     pub repeats_edges: bool,
     /// The elements along the first axis, in ascending order, of which some array's data are missing and filled
@@ -352,6 +357,9 @@ impl Geometry {
             own_shapes: Vec::new(),
             is_transposed,
             masks,
+            may_start_outside: spec.samples.out_of_bounds_policy.fills()
+                && spec.samples.pad_before.is_empty()
+                && spec.samples.pad_after.is_empty(),
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             filled,
             names_segments: spec.samples.names_segments(),
@@ -379,6 +387,9 @@ impl Geometry {
             // The table may lack the last columns if their axes have a single element.
             let single = self.axes.iter().map(|axis| &axis.bounds[0]).skip(given.len());
             return self.axes.iter().zip(given.iter().chain(single)).map(one).collect();
+        }
+        if let Some(outside) = sample.index.checked_sub(OUTSIDE) {
+            return self.start_outside(outside);
         }
         let mut rest = (sample.index / self.per_start) as i64;
         let mut start = smallvec![Start { at: 0, segment: 0 }; self.axes.len()];

@@ -1,8 +1,7 @@
 //! Resolves the indices of `pick` against the lengths of dimensions.
 
-use std::collections::HashMap;
-
 use super::ArrayShape;
+use super::cuts::check_outputs;
 use super::dims::resolve;
 use crate::spec::Spec;
 use dali_zarr_base::error::{Error, Result};
@@ -71,16 +70,47 @@ impl Picked {
     }
 }
 
-/// Returns the lists of indices that `spec` picks, by the names of their dimensions.
+/// The lists of indices that a spec picks, by output and by the names of their dimensions.
+pub(super) struct Picks<'a>(Vec<(Option<&'a str>, String, &'a [Vec<i64>])>);
+
+impl<'a> Picks<'a> {
+    /// Returns the lists along a dimension of an array; `None` if nothing is picked there.
+    pub(super) fn of(&self, array: &ArrayShape, dim: &str) -> Option<&'a [Vec<i64>]> {
+        let is_for = |output: &Option<&str>| output.is_none_or(|output| output == array.output);
+        self.0.iter().find(|(output, name, _)| is_for(output) && name == dim).map(|(.., lists)| *lists)
+    }
+
+    /// Checks that outputs have the same picks along each dimension that samples are cut along: windows, starts and the index
+    /// count the picked elements there.
+    fn check_axes(&self, axis_names: &[String], arrays: &[ArrayShape]) -> Result<()> {
+        for name in axis_names {
+            let mut having = arrays.iter().filter(|array| array.dims.contains(name));
+            let Some(first) = having.next() else { continue };
+            if let Some(other) = having.find(|array| self.of(array, name) != self.of(first, name)) {
+                return Err(Error::value(format!(
+                    "pick: expected the same indices for all outputs along \"{name}\", one of dims, whose picked elements windows \
+                     count, but found others for '{}' than for '{}'; pick them for all outputs",
+                    other.output, first.output
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the lists of indices that `spec` picks. `axis_names` are the dimensions that samples are cut along.
 ///
 /// # Errors
-/// If a dimension is unknown or comes twice, if it has neither one list nor one for each store, or if the lists are
-/// empty or differ in length.
-pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape]) -> Result<HashMap<String, &'a [Vec<i64>]>> {
+/// If an output or a dimension is unknown, or a dimension comes twice for an output; if it has neither one list nor one for
+/// each store; if the lists are empty or differ in length; if outputs differ along one of `axis_names`.
+pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Picks<'a>> {
     let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(1);
-    let mut picks = HashMap::new();
+    let mut picks = Picks(Vec::new());
     for pick in &spec.source.pick {
-        let name = resolve(&pick.dim, "pick", arrays)?;
+        let output = pick.output.as_deref();
+        check_outputs("pick", output.into_iter(), arrays)?;
+        let own = arrays.iter().find(|array| output == Some(&array.output));
+        let name = resolve(&pick.dim, "pick", own.map_or(arrays, std::slice::from_ref))?;
         if pick.indices.first().is_none_or(Vec::is_empty) {
             return Err(Error::value(format!("pick: dimension \"{name}\" has no index; give at least one")));
         }
@@ -97,11 +127,15 @@ pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape]) -> Result<HashM
                 pick.indices.len()
             )));
         }
-        if picks.insert(name.clone(), pick.indices.as_slice()).is_some() {
+        let overlaps = |of: &Option<&str>| of.is_none() || output.is_none() || *of == output;
+        if picks.0.iter().any(|(of, dim, _)| *dim == name && overlaps(of)) {
+            let of = output.map(|output| format!(" of output '{output}'")).unwrap_or_default();
             return Err(Error::value(format!(
-                "pick: dimension \"{name}\" is named twice; give all its indices at once"
+                "pick: dimension \"{name}\"{of} is named twice; give all its indices at once"
             )));
         }
+        picks.0.push((output, name, pick.indices.as_slice()));
     }
+    picks.check_axes(axis_names, arrays)?;
     Ok(picks)
 }

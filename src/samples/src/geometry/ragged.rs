@@ -298,7 +298,8 @@ mod tests {
         let spec = Spec::default().with(|s| {
             s.samples.dims = ["t", "y"].map(|d| DimKey::Name(d.into())).to_vec();
             s.samples.window = vec![0, 4].into();
-            s.source.pick = vec![crate::spec::Pick { dim: DimKey::Name("t".into()), indices: vec![vec![4, 2]] }];
+            s.source.pick =
+                vec![crate::spec::Pick { output: None, dim: DimKey::Name("t".into()), indices: vec![vec![4, 2]] }];
         });
         let g = of(&spec, &arrays, rows(&OFFSETS, None).unwrap()).unwrap();
         assert_eq!((g.samples, &g.outputs[0].shape[..], &*g.outputs[0].layout), (4, &[9, 4, 6][..], "FHW"));

@@ -3,8 +3,9 @@
 //!
 //! A sample is a box: from half an element before the centre of its first element to half an element after that of its last
 //! one. The boxes of all arrays have the same centre. A box that doesn't begin where an element does begins at the nearest
-//! element; of two, at the later one.
+//! element; of two, at the later one. With `scale_method="previous"` it begins at the element before.
 
+use crate::spec::ScaleMethod;
 use dali_zarr_base::error::{Error, Result};
 
 /// Where the elements of an array lie along a dimension.
@@ -61,6 +62,8 @@ pub struct Scaled {
     pub bound: i64,
     /// Number of elements of the array and of the grid array.
     pub lens: (i64, i64),
+    /// Which element a box begins at that begins between two.
+    pub method: ScaleMethod,
 }
 
 /// An array along one axis, to compare it with the grid array.
@@ -78,7 +81,7 @@ impl Scaled {
     ///
     /// # Errors
     /// Why there is none, as a part of a message.
-    pub(super) fn new(grid: Along, own: Along) -> std::result::Result<Option<Self>, String> {
+    pub(super) fn new(grid: Along, own: Along, method: ScaleMethod) -> std::result::Result<Option<Self>, String> {
         let ratio = grid.place.distance / own.place.distance;
         if ratio < 0.0 {
             return Err("places that ascend in one and descend in the other".into());
@@ -100,9 +103,11 @@ impl Scaled {
         // Twice the number of elements between the first centre of a window and the window's centre.
         let (half_grid, half_own) = (i128::from(grid.window) - 1, i128::from(own.window) - 1);
         // `q * f` is half the denominator: rounding down after adding it is rounding to the nearest.
-        let start = shift + half_grid * p * f - half_own * q * f + q * f;
-        // An element's bound lies half an element before its centre.
-        let bound = shift - p * f + 2 * q * f;
+        let rounding = if method == ScaleMethod::Nearest { q * f } else { 0 };
+        let start = shift + half_grid * p * f - half_own * q * f + rounding;
+        // An element's bound lies half an element before its centre. It is rounded as starts are, so that a box that fits in a
+        // region of the grid's elements fits in that of the array's.
+        let bound = shift - p * f + q * f + rounding;
         let narrow = |n: i128| i64::try_from(n).ok().filter(|n| n.unsigned_abs() < 1 << 60).ok_or_else(too_far);
         Ok(Some(Self {
             numerator: narrow(2 * p * f)?,
@@ -110,6 +115,7 @@ impl Scaled {
             start: narrow(start)?,
             bound: narrow(bound)?,
             lens: (own.len, grid.len),
+            method,
         }))
     }
 
@@ -151,14 +157,15 @@ impl Scaled {
         (clamped(least(from.into())), clamped(least(last) - 1))
     }
 
-    /// Returns how far boxes that start at `first` or a multiple of `step` after it begin from the nearest element, at most;
-    /// in elements of the array.
+    /// Returns how far boxes that start at `first` or a multiple of `step` after it begin from the array's element at which
+    /// they are read, at most; in elements of the array.
     pub fn beside(self, first: i64, step: i64) -> f64 {
         let (n, d) = (i128::from(self.numerator), i128::from(self.denominator));
         let apart = gcd(i128::from(step) * n, d);
         let least = (i128::from(first) * n + i128::from(self.start)).rem_euclid(d) % apart;
-        // An element begins exactly where a box does if half the denominator, which was added, is left.
-        let of = |rest: i128| (rest - d / 2).unsigned_abs();
+        // An element begins exactly where a box does if what was added for rounding is left.
+        let added = if self.method == ScaleMethod::Nearest { d / 2 } else { 0 };
+        let of = |rest: i128| (rest - added).unsigned_abs();
         of(least).max(of(least + d - apart)) as f64 / d as f64
     }
 }
@@ -234,19 +241,22 @@ mod tests {
         fn boxes_have_one_centre(
             distances in (1i64..40, 1i64..40), firsts in (-500i64..500, -500i64..500), lens in (1i64..80, 1i64..80),
             windows in (1i64..20, 1i64..20), descends: bool, unit in prop::sample::select(vec![1.0, 0.1, 0.65, 1e-3, 8.0]),
-            at in -100i64..200, bounds in (-5i64..90, 0i64..90), step in 1i64..9,
+            at in -100i64..200, bounds in (-5i64..90, 0i64..90), step in 1i64..9, takes_previous: bool,
         ) {
             let sign = if descends { -1 } else { 1 };
             let place = |first: i64, distance: i64| Place { first: (sign * first) as f64 * unit, distance: (sign * distance) as f64 * unit };
             let grid = Along { place: place(firsts.0, distances.0), len: lens.0, window: windows.0 };
             let own = Along { place: place(firsts.1, distances.1), len: lens.1, window: windows.1 };
-            let map = Scaled::new(grid, own).unwrap();
+            let method = if takes_previous { ScaleMethod::Previous } else { ScaleMethod::Nearest };
+            let map = Scaled::new(grid, own, method).unwrap();
             // Twice each place, since centres of boxes are halves. The first bound of the box, from the array's first one, as a
             // fraction of its distance.
             let centre = |s: i64| 2 * firsts.0 + 2 * s * distances.0 + (windows.0 - 1) * distances.0;
             let begins = |s: i64| centre(s) - windows.1 * distances.1 - (2 * firsts.1 - distances.1);
-            let nearest = |twice: i64, distance: i64| (twice + distance).div_euclid(2 * distance);
-            let expected = |s: i64| nearest(begins(s), distances.1);
+            let rounded = |twice: i64, distance: i64| {
+                if takes_previous { twice.div_euclid(2 * distance) } else { (twice + distance).div_euclid(2 * distance) }
+            };
+            let expected = |s: i64| rounded(begins(s), distances.1);
             let Some(map) = map else {
                 prop_assert!((0..50).all(|s| expected(s) == s));
                 prop_assert_eq!(lens.0, lens.1);
@@ -256,7 +266,7 @@ mod tests {
             let bound = |e: i64| match e {
                 ..=0 => 0,
                 e if e >= lens.0 => lens.1,
-                e => nearest(2 * firsts.0 + (2 * e - 1) * distances.0 - (2 * firsts.1 - distances.1), distances.1).clamp(0, lens.1),
+                e => rounded(2 * firsts.0 + (2 * e - 1) * distances.0 - (2 * firsts.1 - distances.1), distances.1).clamp(0, lens.1),
             };
             let (from, to) = (bounds.0, bounds.0 + bounds.1);
             prop_assert_eq!(map.within((from, to)), (bound(from), bound(to)));
@@ -267,7 +277,7 @@ mod tests {
             }
             let beside = (0..200).map(|k| begins(at + k * step)).map(|twice| {
                 let rest = twice.rem_euclid(2 * distances.1);
-                rest.min(2 * distances.1 - rest) as f64 / (2 * distances.1) as f64
+                (if takes_previous { rest } else { rest.min(2 * distances.1 - rest) }) as f64 / (2 * distances.1) as f64
             });
             let most = beside.fold(0.0, f64::max);
             prop_assert!((map.beside(at, step) - most).abs() < 1e-3, "{} {}", map.beside(at, step), most);

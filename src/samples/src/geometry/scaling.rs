@@ -5,7 +5,7 @@ use super::requested;
 use super::scaled::{Along, Place, Scaled};
 use super::views::{View, unequal};
 use super::{ArrayShape, Role};
-use crate::spec::{Region, Spec};
+use crate::spec::{Region, ScaleMethod, Spec};
 use dali_zarr_base::error::{Error, Result};
 
 /// The windows and steps of samples.
@@ -24,6 +24,7 @@ enum Given {
     /// at.
     Lengths {
         grid: usize,
+        method: ScaleMethod,
         windows: Vec<Row<f64>>,
         steps: Row<f64>,
         overlaps: Row<f64>,
@@ -43,10 +44,15 @@ pub(super) struct Sized {
 /// Returns the number of the array whose elements samples start at; `None` without `scale_by`.
 ///
 /// # Errors
-/// If `grid` names no output, or is given without `scale_by`.
+/// If `grid` names no output, or is given without `scale_by`, as `scale_method` may be too.
 pub fn grid_of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<usize>> {
     let given = spec.samples.grid.as_deref();
     if spec.samples.scale_by.is_none() {
+        if spec.samples.scale_method != ScaleMethod::Nearest {
+            return Err(Error::value(
+                "scale_method: expected scale_by too, which it is for; leave it out, or give scale_by=\"coordinates\"",
+            ));
+        }
         return match given {
             None => Ok(None),
             Some(name) => Err(Error::value(format!(
@@ -75,6 +81,7 @@ impl Sizes {
             },
             Some(grid) => Given::Lengths {
                 grid,
+                method: samples.scale_method,
                 windows: by_array("window", &samples.window_lengths, names, arrays)?,
                 steps: common("step", &samples.step_lengths, names, arrays)?,
                 overlaps: common("overlap", &samples.overlap_lengths, names, arrays)?,
@@ -108,13 +115,13 @@ impl Sizes {
     /// can't be compared.
     pub fn along(&self, i: usize, name: &str, region: Region, arrays: &[ArrayShape], views: &[View]) -> Result<Sized> {
         let strides: Vec<Option<i64>> = self.strides.iter().map(|row| row[i]).collect();
-        let (grid, windows, steps, overlaps) = match &self.given {
+        let (grid, method, windows, steps, overlaps) = match &self.given {
             Given::Elements { windows, steps, overlaps } => {
                 let windows: Vec<Option<i64>> = windows.iter().map(|row| row[i]).collect();
                 let cuts = requested::cut(name, region, &windows, &strides)?;
                 return Ok(Sized { cuts, is_scaled: false, step: steps[i], overlap: overlaps[i] });
             }
-            Given::Lengths { grid, windows, steps, overlaps } => (*grid, windows, steps, overlaps),
+            Given::Lengths { grid, method, windows, steps, overlaps } => (*grid, *method, windows, steps, overlaps),
         };
         let windows: Vec<Option<f64>> = windows.iter().map(|row| row[i]).collect();
         let dim = |a: usize| arrays[a].dims.iter().position(|d| d == name);
@@ -128,7 +135,7 @@ impl Sizes {
             return Ok(Sized { cuts, is_scaled: false, step, overlap });
         }
         check(name, region, &strides, arrays, views)?;
-        let scaled = |part: usize| cuts(name, region, &windows, grid, part, arrays, views);
+        let scaled = |part: usize| cuts(name, region, &windows, (grid, method), part, arrays, views);
         let parts = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(1);
         let all = (0..parts).map(scaled).collect::<Result<Vec<_>>>()?;
         if all.iter().any(|cuts| *cuts != all[0]) {
@@ -216,7 +223,7 @@ fn cuts(
     name: &str,
     region: Region,
     windows: &[Option<f64>],
-    grid: usize,
+    (grid, method): (usize, ScaleMethod),
     part: usize,
     arrays: &[ArrayShape],
     views: &[View],
@@ -245,7 +252,7 @@ fn cuts(
     let of_array = |a: usize| {
         let Some(d) = dim(a).filter(|_| a != grid) else { return Ok(own) };
         let (along, dropped) = along(a, d)?;
-        let scaled = Scaled::new(of_grid, along).map_err(|found| {
+        let scaled = Scaled::new(of_grid, along, method).map_err(|found| {
             Error::value(format!(
                 "scale_by: expected places along \"{name}\" that can be compared, but found {found} in the arrays '{}' and '{}'",
                 arrays[grid].name, arrays[a].name

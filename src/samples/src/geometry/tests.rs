@@ -52,7 +52,7 @@ fn separate_outputs_of_era5() {
 
 #[test]
 fn stacked_channels_of_era5() {
-    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, -1, 2]] }];
+    let pick = vec![Pick { output: None, dim: DimKey::Name("level".into()), indices: vec![vec![0, -1, 2]] }];
     let spec = Spec::default().with(|s| {
         s.samples.stack_arrays = true;
         s.source.pick = pick;
@@ -84,7 +84,7 @@ fn tiles_keep_levels_as_channels() {
 
 #[test]
 fn normalised_per_channel_or_array() {
-    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, 1]] }];
+    let pick = vec![Pick { output: None, dim: DimKey::Name("level".into()), indices: vec![vec![0, 1]] }];
     let spec = Spec::default().with(|s| {
         s.samples.stack_arrays = true;
         s.source.pick = pick;
@@ -254,6 +254,39 @@ fn stores_have_indices_of_their_own() {
     ] {
         let e = of(pick).unwrap_err();
         assert!(e.kind() == kind && words.iter().all(|w| e.message().contains(w)), "{pick:?}: {e}");
+    }
+}
+
+#[test]
+fn outputs_have_indices_of_their_own() {
+    let arrays =
+        [array("a", &[("t", 10), ("level", 5)]), array("b", &[("t", 10), ("level", 5)]), array("c", &[("t", 10)])];
+    let of = |picks: &[(Option<&str>, &str)]| {
+        let pick = |(output, text): &(Option<&str>, &str)| Pick {
+            output: output.map(str::to_owned),
+            ..Pick::parse(text).unwrap()
+        };
+        Geometry::new(&Spec::default().with(|s| s.source.pick = picks.iter().map(pick).collect()), &arrays)
+    };
+    let g = of(&[(Some("b"), "level=4,0,-2"), (Some("a"), "-1=1"), (None, "t=3,7")]).unwrap();
+    assert_eq!(shapes(&g), [vec![1], vec![3], vec![]]);
+    assert_eq!(g.views[1].dims[1].picked(0), Some(&[4, 0, 3][..]));
+    assert_eq!((g.views[0].dims[1].picked(0), g.samples), (Some(&[1][..]), 2));
+    assert_eq!(shapes(&of(&[(Some("b"), "level=2")]).unwrap()), [vec![5], vec![1], vec![]]);
+    let same = of(&[(Some("a"), "t=3,7"), (Some("b"), "t=3,7"), (Some("c"), "0=3,7")]).unwrap();
+    assert_eq!((same.samples, same.views[2].dims[0].picked(0)), (2, Some(&[3, 7][..])));
+    for (picks, kind, words) in [
+        (&[(Some("d"), "level=0")][..], ErrorKind::Value, &["pick: there is no output 'd'", "a, b, c"][..]),
+        (&[(Some("c"), "level=0")], ErrorKind::Value, &["pick: no array has a dimension \"level\"", "are t"]),
+        (&[(Some("b"), "level=5")], ErrorKind::Index, &["index 5", "array 'b'", "length 5"]),
+        (&[(Some("b"), "level=1"), (Some("b"), "1=2")], ErrorKind::Value, &["\"level\" of output 'b' is named twice"]),
+        (&[(Some("b"), "level=1"), (None, "level=2")], ErrorKind::Value, &["is named twice"]),
+        (&[(None, "level=1"), (Some("b"), "level=2")], ErrorKind::Value, &["is named twice"]),
+        (&[(Some("b"), "t=1,2")], ErrorKind::Value, &["along \"t\", one of dims", "for 'b' than for 'a'"]),
+        (&[(Some("a"), "t=1,2"), (Some("b"), "t=1,2")], ErrorKind::Value, &["for 'c' than for 'a'"]),
+    ] {
+        let e = of(picks).unwrap_err();
+        assert!(e.kind() == kind && words.iter().all(|w| e.message().contains(w)), "{picks:?}: {e}");
     }
 }
 

@@ -143,7 +143,7 @@ fn borders_between_stores_are_breaks_if_asked_for() {
     let spec = spec.with(|s| s.samples.cross_stores = false);
     assert_eq!(of(&spec).axes[0].bounds, [0, 10, 14]);
     assert_eq!(of(&spec).samples, 12);
-    let pick = vec![Pick { dim: DimKey::Name("t".into()), indices: vec![vec![0, 12, 13, 5, 6]] }];
+    let pick = vec![Pick { output: None, dim: DimKey::Name("t".into()), indices: vec![vec![0, 12, 13, 5, 6]] }];
     assert_eq!(of(&spec.with(|s| s.source.pick = pick)).axes[0].bounds, [0, 1, 3, 5]);
 }
 

@@ -71,7 +71,7 @@ pub(super) fn unequal(dim: &str, (len, array): (u64, &str), (other, of): (u64, &
 /// Returns each array as samples see it: joins stores and applies `pick`. Checks that arrays agree on the lengths of
 /// the dimensions that they share: those that samples are cut along and, in a stack, all of them.
 pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
-    let picks = picked::by_name(spec, arrays)?;
+    let picks = picked::by_name(spec, arrays, axis_names)?;
     if axis_names.is_empty() && spec.source.paths.len() > 1 {
         return Err(Error::value(format!(
             "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
@@ -87,7 +87,7 @@ pub(super) fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -
         let (mut joined, mut between, mut along, is_cut) = (None, None, None, is_cut(spec, array));
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
-            let lists = picks.get(name).copied();
+            let lists = picks.of(array, name);
             let has_own = lists.is_some_and(|lists| lists.len() > 1);
             let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
             let is_first = axis_names.first() == Some(name);

@@ -20,7 +20,7 @@ use dali_zarr_kernels::Job;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
-use crate::geometry::{Axis, DimVec, Geometry, Role, RowSpan, TableStarts, View, ViewDim};
+use crate::geometry::{Axis, DimVec, Geometry, OUTSIDE, Role, RowSpan, TableStarts, View, ViewDim};
 use crate::order::Sample;
 use boxes::SampleStart;
 use chunk_runs::{ChunkRuns, chunk_runs};
@@ -154,6 +154,8 @@ struct Source {
     geometry: Geometry,
     /// The number of its first sample.
     first: u64,
+    /// The number of its first sample outside, from [`OUTSIDE`] on, and how many such numbers it has.
+    outside: (u64, u64),
     /// The numbers of the stores.
     parts: Range<usize>,
     /// `whole[array][part][dimension]`: the runs along a dimension that is read whole, the same for all samples. `None`
@@ -164,7 +166,7 @@ struct Source {
 }
 
 impl Source {
-    fn new(geometry: Geometry, first: u64, parts: Range<usize>, arrays: &[ArrayGrids]) -> Self {
+    fn new(geometry: Geometry, first: u64, outside: u64, parts: Range<usize>, arrays: &[ArrayGrids]) -> Self {
         let of_part = |view: &View, part: usize, grids: &PartGrid| {
             let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
                 let all = 0..dim.len as i64;
@@ -182,7 +184,10 @@ impl Source {
             None => output.shape[usize::from(output.ragged.is_some())..].iter().product(),
         };
         let elements = geometry.outputs.iter().enumerate().map(of_output).collect();
-        Self { geometry, first, parts, whole, elements }
+        // Numbers end below 2^63. A store whose samples outside don't fit has none.
+        let count = geometry.outside();
+        let outside = (outside, if count < (1 << 63) - outside { count } else { 0 });
+        Self { geometry, first, outside, parts, whole, elements }
     }
 
     /// Returns the elements that a sample has in an output. `row` is its row in ragged arrays.
@@ -213,13 +218,15 @@ impl Planner {
         let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(0);
         let count = geometries.len();
         assert!(count == 1 || count == stores, "there is a geometry for each store, or one");
-        let mut first = 0;
-        let mut sources = Vec::with_capacity(count);
+        let (mut first, mut outside) = (0, OUTSIDE);
+        let mut sources: Vec<Source> = Vec::with_capacity(count);
         for (store, geometry) in geometries.into_iter().enumerate() {
             let samples = geometry.samples;
             let parts = if count == 1 { 0..stores } else { store..store + 1 };
-            sources.push(Source::new(geometry, first, parts, &arrays));
+            let source = Source::new(geometry, first, outside, parts, &arrays);
             first += samples;
+            outside += source.outside.1;
+            sources.push(source);
         }
         Self { sources, arrays, jobs: AtomicUsize::new(0) }
     }
@@ -262,12 +269,23 @@ impl Planner {
         if let Some(table) = &self.geometry().table {
             return (&self.sources[table.store(sample.index)], sample);
         }
+        if sample.index >= OUTSIDE {
+            let source = &self.sources[self.sources.partition_point(|source| source.outside.0 <= sample.index) - 1];
+            return (source, Sample { index: sample.index - source.outside.0 + OUTSIDE, ..sample });
+        }
         let source = &self.sources[self.sources.partition_point(|source| source.first <= sample.index) - 1];
         (source, Sample { index: sample.index - source.first, ..sample })
     }
 
+    /// Whether a sample has this number: one of an epoch, or one outside, as [`Self::find`] returns them.
+    pub fn has(&self, number: u64) -> bool {
+        let outside = |source: &Source| source.outside.0 + source.outside.1;
+        number < self.samples() || (OUTSIDE..self.sources.last().map_or(0, outside)).contains(&number)
+    }
+
     /// Returns the number of the sample with these entries in the index output; `None` if there is none. With a table of starts,
-    /// `sorted` are its samples ([`TableStarts::sorted`]).
+    /// `sorted` are its samples ([`TableStarts::sorted`]). Samples that start outside of the region, where padding allows them,
+    /// have numbers from [`OUTSIDE`] on.
     ///
     /// # Panics
     /// If starts are drawn at random.
@@ -279,7 +297,10 @@ impl Planner {
         let source = self.sources.iter().find(|source| source.parts.contains(&store))?;
         let table = self.geometry().table.as_ref();
         let number = source.geometry.find(row, |start| table?.find(sorted, store, start))?;
-        Some(if table.is_some() { number } else { source.first + number })
+        match number.checked_sub(OUTSIDE) {
+            Some(number) => (number < source.outside.1).then(|| source.outside.0 + number),
+            None => Some(if table.is_some() { number } else { source.first + number }),
+        }
     }
 
     /// Returns the coordinates of a chunk in the grid of decoded chunks.

@@ -25,7 +25,7 @@ pub use by_name::{OutputDims, PerDim, PerOutput};
 pub use order::DEFAULT_SEED;
 pub use order::{MIN_DEFAULT_FILL, OrderArguments, OrderSource};
 pub use resources::{DecodeDevice, Io, OnBadChunk, ResourceArguments};
-pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments, ScaleBy};
+pub use samples::{Concat, FillMissing, MissingDates, OutOfBounds, Region, SampleArguments, ScaleBy, ScaleMethod};
 pub use segments::{Breaks, Segments};
 pub use source::{Aligned, ArrayArgument, DimKey, Member, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;

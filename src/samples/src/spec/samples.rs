@@ -23,6 +23,8 @@ pub struct SampleArguments {
     /// Whether arrays may have elements of other sizes: a sample is then the same box in each of them.
     #[serde(deserialize_with = "scale_by")]
     pub scale_by: Option<ScaleBy>,
+    /// With `scale_by`: at which element a box begins that begins between two.
+    pub scale_method: ScaleMethod,
     /// With `scale_by`: the output whose array's elements samples start at. `None`: the first one.
     #[serde(deserialize_with = "name")]
     pub grid: Option<String>,
@@ -165,6 +167,7 @@ impl Default for SampleArguments {
             step: PerDim::new(),
             overlap: PerDim::new(),
             scale_by: None,
+            scale_method: ScaleMethod::Nearest,
             grid: None,
             window_lengths: PerDim::new(),
             step_lengths: PerDim::new(),
@@ -208,6 +211,16 @@ pub enum ScaleBy {
     Coordinates,
     /// The same, but taken as places of elements' first edges.
     Corners,
+}
+
+/// At which element of an array a box begins that begins between two of its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScaleMethod {
+    /// The nearest one; of two, the later one.
+    Nearest,
+    /// The one before, in which the box begins.
+    Previous,
 }
 
 /// Reads `scale_by`, which is empty if all arrays have elements of one size.

@@ -27,6 +27,7 @@ pub struct SourceArguments {
     #[serde(skip)]
     pub members: Vec<Member>,
     /// The indices to read along dimensions.
+    #[serde(deserialize_with = "picks")]
     pub pick: Vec<Pick>,
     /// The arrays whose elements belong to those of the other arrays by an alignment, by output. Users can't give this
     /// argument: it is what `align` of the Python package comes to, since labels are looked up there.
@@ -230,6 +231,8 @@ fn aligned<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Aligned>, D::Error
 /// The indices to read along one dimension, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
+    /// The output whose array it is for. `None`: all arrays that have the dimension.
+    pub output: Option<String>,
     /// The dimension.
     pub dim: DimKey,
     /// Lists of indices: one for all stores, or one of the same length for each store. Negative: from the end.
@@ -251,11 +254,11 @@ impl Pick {
         let (dim, lists) = text.rsplit_once('=').ok_or_else(wrong)?;
         let list = |list: &str| list.split(',').map(|i| i.trim().parse().map_err(|_| wrong())).collect();
         let indices: Vec<Vec<i64>> = lists.split('|').map(list).collect::<Result<_>>()?;
-        Ok(Self { dim: DimKey::parse(dim.trim()), indices })
+        Ok(Self { output: None, dim: DimKey::parse(dim.trim()), indices })
     }
 }
 
-/// Writes the form that [`Pick::parse`] reads.
+/// Writes the form that [`Pick::parse`] reads, without the output.
 impl std::fmt::Display for Pick {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |list: &Vec<i64>| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
@@ -267,10 +270,22 @@ impl std::fmt::Display for Pick {
     }
 }
 
-impl<'de> Deserialize<'de> for Pick {
-    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(value)?).map_err(serde::de::Error::custom)
+/// Reads `pick`: one text, or a list of texts and of objects with texts by output.
+fn picks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Pick>, D::Error> {
+    fn add<E: serde::de::Error>(all: &mut Vec<Pick>, output: Option<&String>, value: &Value) -> Result<(), E> {
+        match (value, output) {
+            (Value::Array(items), _) => items.iter().try_for_each(|item| add(all, output, item)),
+            (Value::Object(by_output), None) => by_output.iter().try_for_each(|(name, of)| add(all, Some(name), of)),
+            (Value::String(text), _) => {
+                all.push(Pick { output: output.cloned(), ..Pick::parse(text).map_err(E::custom)? });
+                Ok(())
+            }
+            _ => Err(E::invalid_type(serde::de::Unexpected::Other(read::kind(value)), &"a string")),
+        }
     }
+    let mut all = Vec::new();
+    add(&mut all, None, &Value::deserialize(value)?)?;
+    Ok(all)
 }
 
 /// Reads `storage_options`: an object of strings, or a list of `"NAME=VALUE"`.
@@ -321,7 +336,7 @@ mod tests {
             ("-1=3|3|-1", DimKey::Index(-1), vec![vec![3], vec![3], vec![-1]]),
             ("a|b=c=7", DimKey::Name("a|b=c".into()), vec![vec![7]]),
         ] {
-            let pick = Pick { dim, indices };
+            let pick = Pick { output: None, dim, indices };
             assert_eq!((Pick::parse(text).unwrap(), pick.to_string().as_str()), (pick.clone(), text));
         }
         assert_eq!(Pick::parse(" x = 1 , 2 | 3,4 ").unwrap().to_string(), "x=1,2|3,4");

@@ -16,7 +16,7 @@ fn every_kind_of_value_is_read() {
     let spec = read(
         r#"{"path": "/a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
             "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
-            "pick": ["level=0,5", "1=2|3"], "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
+            "pick": ["level=0,5", "1=2|3", {"u": ["x=4"], "t": "x=1"}], "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
             "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300, "cache_size": 5000000,
             "cache_dir": "/scratch", "cache_dir_size": 7, "cache_validate": false, "io": "gds",
             "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
@@ -25,6 +25,9 @@ fn every_kind_of_value_is_read() {
     assert_eq!((source.paths, source.arrays), (vec!["/a.zarr".to_owned()], vec!["t".into(), "u".into()]));
     assert_eq!(source.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
     assert_eq!((&source.pick[0].indices, &source.pick[1].indices), (&vec![vec![0, 5]], &vec![vec![2], vec![3]]));
+    let by_output = source.pick[2..].iter().map(|pick| (pick.output.as_deref(), pick.to_string())).collect::<Vec<_>>();
+    assert_eq!(by_output, [(Some("t"), "x=1".to_owned()), (Some("u"), "x=4".to_owned())]);
+    assert!(source.pick[..2].iter().all(|pick| pick.output.is_none()));
     assert_eq!(samples.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
     assert_eq!(samples.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
     assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3].into(), vec![0, -1], vec![8, -3].into()));

@@ -106,6 +106,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         overlap: _,
         // What they come to is in the windows, the starts and the maps of arrays.
         scale_by: _,
+        scale_method: _,
         grid: _,
         window_lengths: _,
         step_lengths: _,

@@ -80,7 +80,7 @@ fn what_differs_is_named() {
         })
     };
     let pick = |indices: &[i64]| {
-        let pick = vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
+        let pick = vec![Pick { output: None, dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
         base.clone().with(|s| s.source.pick = pick)
     };
     let stores = |pick: &str| {

@@ -18,7 +18,8 @@ fn arguments_that_mean_the_same_are_the_same() {
         s.source.arrays = named(&["g/a", "g/b"]);
         s.samples.stack_arrays = true;
     });
-    let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
+    let pick =
+        |indices: &[i64]| vec![Pick { output: None, dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
     let same: Vec<Vec<Spec>> = vec![
         vec![
             base.clone(),
