@@ -26,7 +26,7 @@ help:  ## List the targets
 setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
 
 $(VENV)/.python: tests/requirements.txt
-	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.92 or later"; exit 1; }
 	@command -v c++ >/dev/null || { echo "c++ was not found: install a C++20 compiler (apt install g++)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -176,7 +176,7 @@ demo: export CUDAARCHS ?= native
 endif
 
 $(DEMO)/.python: examples/requirements-demo.txt tests/requirements.txt
-	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.92 or later"; exit 1; }
 	@command -v c++ >/dev/null || { echo "c++ was not found: install a C++20 compiler (apt install g++)"; exit 1; }
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip install --quiet --no-compile --requirement examples/requirements-demo.txt \
@@ -211,7 +211,7 @@ docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site, and che
 WHEEL := build/wheel
 
 $(WHEEL)/.venv/.installed: pyproject.toml
-	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.92 or later"; exit 1; }
 	$(PYTHON) -m venv $(WHEEL)/.venv
 	$(WHEEL)/.venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(WHEEL)/.venv/bin/python -m pip install --quiet --group wheel

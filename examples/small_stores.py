@@ -1,10 +1,12 @@
 """Writes the small stores that the documentation and the other examples read.
 
 One store for each field, with random values and real structure: a reanalysis, 40 hours and two days of one, demonstrations of a
-robot, single cells, and an image with labels. All take a few seconds and 40 MB.
+robot, single cells, an image with labels, and a GeoTIFF. All take a few seconds and 40 MB.
 """
 
 import argparse
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,39 @@ def write_image(path: Path, values: Any, axes: str) -> None:
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": [{"name": axis} for axis in axes], "datasets": sizes}]}
 
 
+def geotiff(path: Path, size: int = 512, tile: int = 128) -> None:
+    """A scene of four bands in tiles, with deflate and the horizontal predictor, as cloud-optimised GeoTIFFs have them. It lacks
+    overviews and a map projection, which readers of tiles don't need."""
+    y, x = np.mgrid[0:size, 0:size] / 40
+    bands = np.stack([np.sin(x + k) + np.cos(y - k) for k in range(3)], -1)
+    bands = np.concatenate([bands, bands.mean(-1, keepdims=True)], -1) + np.random.default_rng(4).normal(0, 0.05, (size, size, 4))
+    values = (3000 + 800 * bands).astype("<u2")
+    tiles, data = [], bytearray(b"II*\0\0\0\0\0")
+    for top in range(0, size, tile):
+        for left in range(0, size, tile):
+            pixels = values[top : top + tile, left : left + tile]
+            differences = np.concatenate([pixels[:, :1], np.diff(pixels, axis=1)], axis=1)  # modulo 65536
+            tiles.append((len(data), len(zlib.compress(differences.tobytes()))))
+            data += zlib.compress(differences.tobytes())
+    offsets, lengths = zip(*tiles, strict=True)
+    tags: dict[int, tuple[str, tuple[int, ...]]] = {
+        256: ("H", (size,)), 257: ("H", (size,)), 258: ("H", (16,) * 4), 259: ("H", (8,)), 262: ("H", (1,)), 277: ("H", (4,)),
+        284: ("H", (1,)), 317: ("H", (2,)), 322: ("H", (tile,)), 323: ("H", (tile,)), 324: ("I", offsets), 325: ("I", lengths),
+        338: ("H", (0,) * 3), 339: ("H", (1,) * 4),
+    }
+    entries = b""
+    for tag, (kind, numbers) in tags.items():
+        packed = struct.pack(f"<{len(numbers)}{kind}", *numbers)
+        if len(packed) > 4:
+            data += b"\0" * (len(data) % 2)
+            packed, place = struct.pack("<I", len(data)), packed
+            data += place
+        entries += struct.pack("<HHI4s", tag, {"H": 3, "I": 4}[kind], len(numbers), packed)
+    data += b"\0" * (len(data) % 2)
+    data[4:8] = struct.pack("<I", len(data))
+    path.write_bytes(bytes(data) + struct.pack("<H", len(tags)) + entries + b"\0" * 4)
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weather(folder / "era5.zarr", 4 * 1461, 6, "2015-01-01")
@@ -90,6 +125,7 @@ def main(folder: Path) -> None:
     demonstrations(folder / "pusht.zarr")
     cells(folder / "cells.zarr")
     image(folder / "image.zarr")
+    geotiff(folder / "scene.tif")
 
 
 if __name__ == "__main__":
@@ -97,4 +133,4 @@ if __name__ == "__main__":
     parser.add_argument("folder", nargs="?", type=Path, default=Path("example-data"), help="default: %(default)s")
     chosen = parser.parse_args().folder
     main(chosen)
-    print(f"wrote {', '.join(sorted(store.name for store in chosen.glob('*.zarr')))} to {chosen}")
+    print(f"wrote {', '.join(sorted(store.name for kind in ('*.zarr', '*.tif') for store in chosen.glob(kind)))} to {chosen}")

@@ -115,6 +115,13 @@ def test_microscopy(stores, monkeypatch, capsys):
     assert lines[1].startswith("label (16, 32, 32), 8 cells, ")
 
 
+def test_geotiff(stores, tmp_path, monkeypatch, capsys):
+    shutil.copy(stores / "scene.tif", tmp_path)
+    lines = run("geotiff", monkeypatch, capsys, tmp_path / "scene.tif")
+    losses = [float(line.removeprefix(f"epoch {k}: 16 batches, loss ")) for k, line in enumerate(lines, 1)]
+    assert len(losses) == 3 and losses[2] < losses[0] / 2
+
+
 def test_robotics(stores, monkeypatch, capsys):
     (line,) = run("robotics", monkeypatch, capsys, stores / "pusht.zarr")
     assert line.startswith("(64, 2, 16, 16, 3) (64, 16, 2) 0.")

@@ -67,8 +67,9 @@ def explain(
         - ``arrays``, each with ``mask_and_scale`` (whether it is decoded, also where that follows from its attributes),
           ``fillna`` (the value that replaces NaNs; None where they stay or can't occur), ``scaled`` (with `scale_by`, by dimension:
           the elements of a ``window``, their ``distance``, and how far they are ``beside`` the boxes, in elements), ``stores``
-          (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (the
-          bytes of a sample and of the chunks that hold it; their ratio is the ``read_amplification``),
+          (``chunks``, ``shards``, ``codecs``, ``lossy_images``, whether chunks are images that lose values or None if the metadata
+          don't say so, ``decoded_on`` and ``why``), ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (the bytes of a sample and
+          of the chunks that hold it; their ratio is the ``read_amplification``),
           ``chunk_bytes_read_per_sample`` (the same in the order that was asked for, where a chunk that samples share
           counts once if memory keeps it), and ``reads_per_chunk`` (reads of a chunk in an epoch, ``in_order`` and
           ``shuffled``);

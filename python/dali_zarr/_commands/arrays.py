@@ -36,6 +36,8 @@ class ReadableArray:
     first_key: str
     objects: tuple[int, ...]
     codecs: str
+    # Whether chunks are images that lose values; None if the metadata don't say so.
+    lossy_images: bool | None
     chunk_bytes: int
     # Attributes that say how values are packed.
     packing: Mapping[str, Any]
@@ -109,7 +111,7 @@ def _of(array: Mapping[str, Any], is_only: bool) -> ReadableArray | RefusedArray
     return ReadableArray(
         array["name"], tuple(array["dims"]), tuple(array["shape"]), array["dtype"], array["stored"], tuple(array["chunks"]),
         None if array["shards"] is None else tuple(array["shards"]), array["path"], array["first_key"], tuple(array["objects"]),
-        array["codecs"], array["chunk_bytes"], _packing(array), array["decoded_on"], array["why"], is_only,
+        array["codecs"], array["lossy_images"], array["chunk_bytes"], _packing(array), array["decoded_on"], array["why"], is_only,
     )
 
 

@@ -40,7 +40,7 @@ def _entry(path: str | None, array: ReadableArray | RefusedArray, storage_option
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
         "stored": array.stored, "chunks": list(array.chunks),
         "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
-        "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
+        "lossy_images": array.lossy_images, "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
         # The bytes of stored chunks or shards, of folders and archives; their number; and their number if none were missing.
         "stored_bytes": found.bytes, "files": found.count, "files_if_complete": math.prod(array.objects),
         "warning": found.warning,
@@ -94,7 +94,8 @@ def _described(array: Mapping[str, Any]) -> list[str]:
     stored = f"  {shape(array['shape'])} in chunks of {shape(array['chunks'])} ({size(array['chunk_bytes'])})"
     if array["shards"]:
         stored += f" in shards of {shape(array['shards'])}"
-    lines.append(f"{stored}, {array['codecs']}")
+    lossy = {True: " (lossy images)", None: " (images, perhaps lossy)", False: ""}[array["lossy_images"]]
+    lines.append(f"{stored}, {array['codecs']}{lossy}")
     sizes = f"  {size(array['decoded_bytes'])} decoded"
     if array["stored_bytes"] is not None:
         sizes += f", {size(array['stored_bytes'])} stored"

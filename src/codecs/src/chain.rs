@@ -44,6 +44,11 @@ pub(super) trait Step: Debug + Send + Sync {
         OnGpu::No
     }
 
+    /// Whether this step is an image codec that loses values: see [`Chain::lossy_images`].
+    fn lossy_image(&self) -> Option<bool> {
+        Some(false)
+    }
+
     /// See [`super::ChunkFormat::usual_encoded_bytes`].
     fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         decoded
@@ -169,6 +174,12 @@ impl Chain {
     /// Returns the codecs' names, in the order in which they encode.
     pub fn names(&self) -> &str {
         &self.names
+    }
+
+    /// Whether chunks are images of a codec that doesn't keep values exactly. `None` if the metadata don't say so.
+    pub fn lossy_images(&self) -> Option<bool> {
+        let told = self.steps.iter().map(|step| step.lossy_image());
+        told.reduce(|one, other| if one == Some(false) { other } else { one }).unwrap_or(Some(false))
     }
 
     /// Whether the chain has no codecs: bytes are stored unchanged.

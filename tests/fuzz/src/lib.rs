@@ -111,8 +111,8 @@ pub fn decode_chunk(input: &[u8]) {
 /// If one of them does.
 pub fn decode_image(input: &[u8]) {
     let Some((&[kind, height, width], data)) = input.split_first_chunk::<3>() else { return };
-    const CODECS: [&str; 3] = ["imagecodecs_jpeg", "imagecodecs_png", "imagecodecs_webp"];
-    let codec = CODECS[usize::from(kind & 3) % CODECS.len()];
+    const CODECS: [&str; 4] = ["imagecodecs_jpeg", "imagecodecs_png", "imagecodecs_webp", "imagecodecs_jpeg2k"];
+    let codec = CODECS[usize::from(kind & 3)];
     let channels = 1 + u64::from(kind >> 2 & 3);
     let dtype = if kind >> 4 & 1 == 1 && kind & 1 == 1 { DType::U16 } else { DType::U8 };
     let shape = [height.into(), width.into(), channels];

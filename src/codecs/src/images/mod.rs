@@ -14,6 +14,7 @@
 
 mod fit;
 mod jpeg;
+mod jpeg2k;
 mod png;
 mod step;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod tests;
 mod webp;
 
 pub(super) use jpeg::Jpeg;
+pub(super) use jpeg2k::Jpeg2k;
 pub(super) use png::Png;
 pub(super) use step::Image;
 pub(super) use webp::WebP;

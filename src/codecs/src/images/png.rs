@@ -72,6 +72,10 @@ impl Decoder for Png {
         Ok(())
     }
 
+    fn is_lossy(&self) -> Option<bool> {
+        Some(false)
+    }
+
     fn working_bytes(&self, decoded: usize) -> usize {
         // Two rows, and the window of its zlib stream.
         decoded.saturating_mul(2).saturating_add(256 << 10)

@@ -20,6 +20,9 @@ pub(crate) trait Decoder: Debug + Send + Sync {
     /// If `encoded` is damaged, or is an image that doesn't fit the chunk.
     fn decode(&self, encoded: &[u8], expected: &Expected<'_>, out: &mut [u8]) -> Result<(), Unfit>;
 
+    /// Whether images of this configuration lose values. `None` if the configuration doesn't say so.
+    fn is_lossy(&self) -> Option<bool>;
+
     /// Returns the most working memory in bytes for decoding to `decoded` bytes, without input and output.
     fn working_bytes(&self, decoded: usize) -> usize;
 }
@@ -81,6 +84,10 @@ impl<D: Decoder> Step for Image<D> {
 
     fn decode_at_most(&self, _input: &[u8], _limit: usize) -> Result<Vec<u8>> {
         Err(Error::damaged(format!("expected a chunk of a known shape for {}, but found none", self.name)))
+    }
+
+    fn lossy_image(&self) -> Option<bool> {
+        self.decoder.is_lossy()
     }
 
     fn usual_encoded_bytes(&self, decoded: usize) -> usize {

@@ -22,6 +22,8 @@ use dali_zarr_base::error::Result;
 pub(crate) struct WebP {
     /// Whether there is a fourth channel. `None`: as in the image.
     alpha: Option<bool>,
+    /// What the field `lossless` says.
+    lossless: Option<bool>,
 }
 
 impl WebP {
@@ -39,7 +41,8 @@ impl WebP {
             Value::Bool(alpha) => Ok(*alpha),
             _ => Err(entry.wrong("hasalpha", "true or false")),
         });
-        Ok(Self { alpha: alpha.transpose()? })
+        let lossless = entry.field("lossless").and_then(Value::as_bool);
+        Ok(Self { alpha: alpha.transpose()?, lossless })
     }
 }
 
@@ -79,6 +82,10 @@ impl Decoder for WebP {
             }
         }
         Ok(())
+    }
+
+    fn is_lossy(&self) -> Option<bool> {
+        self.lossless.map(|lossless| !lossless)
     }
 
     fn working_bytes(&self, decoded: usize) -> usize {

@@ -1,6 +1,7 @@
 """Writes the images of this folder, and `expected.json` with what imagecodecs decodes: shape, type and CRC-32 of its bytes.
 
-Needs imagecodecs and Pillow: `python make.py`. Written with imagecodecs 2026.3.6 (libjpeg-turbo 3.1.3, libwebp 1.6.0) and Pillow 13.0.
+Needs imagecodecs and Pillow: `python make.py`. Written with imagecodecs 2026.3.6 (libjpeg-turbo 3.1.3, libwebp 1.6.0,
+OpenJPEG 2.5.4) and Pillow 13.0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def all_images() -> dict[str, bytes]:
     jpeg = imagecodecs.jpeg8_encode
     color = scene(17, 33, 3, 0)
     four = scene(11, 21, 4, 1)
-    wide = scene(12, 40, 3, 2).astype("u2") * 257
+    deep = scene(30, 40, 1, 2)[..., 0].astype("u2") * 257
+    jpeg2k = imagecodecs.jpeg2k_encode
     return {
         "gray.jpg": jpeg(scene(13, 19, 1, 3)[..., 0], level=80),
         "420.jpg": jpeg(color, level=85, subsampling="420"),
@@ -54,6 +56,20 @@ def all_images() -> dict[str, bytes]:
         "lossless.webp": imagecodecs.webp_encode(color, lossless=True),
         "alpha.webp": imagecodecs.webp_encode(four, lossless=True),
         "lossy-alpha.webp": imagecodecs.webp_encode(four, level=70, lossless=False),
+        "gray.j2k": jpeg2k(scene(13, 19, 1, 3)[..., 0], codecformat="j2k", reversible=True),
+        "color.jp2": jpeg2k(color, reversible=True),
+        "alpha.jp2": jpeg2k(four, reversible=True),
+        "deep.j2k": jpeg2k(deep, codecformat="j2k", reversible=True),
+        "twelve.jp2": jpeg2k(deep >> 4, reversible=True, bitspersample=12),
+        "signed.jp2": jpeg2k(deep.astype("i2"), reversible=True),
+        "bytes.j2k": jpeg2k(color.astype("i1"), codecformat="j2k", reversible=True),
+        "lossy.jp2": jpeg2k(color, level=40, reversible=False),
+        "lossy-deep.j2k": jpeg2k(deep, level=60, codecformat="j2k", reversible=False),
+        "tiles.j2k": pillow(scene(50, 40, 3, 6), "RGB", "JPEG2000", no_jp2=True, tile_size=(16, 24), num_resolutions=3, mct=1),
+        "blocks.jp2": pillow(
+            scene(70, 90, 1, 7)[..., 0], "L", "JPEG2000", codeblock_size=(8, 16), precinct_size=(32, 32), progression="PCRL",
+            quality_mode="dB", quality_layers=[30, 40, 0], plt=True,
+        ),
     }
 
 
@@ -61,7 +77,10 @@ def main() -> None:
     expected = {}
     for name, encoded in all_images().items():
         (FOLDER / name).write_bytes(encoded)
-        decode = {"jpg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode}[name.rsplit(".")[-1]]
+        decode = {
+            "jpg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode,
+            "j2k": imagecodecs.jpeg2k_decode, "jp2": imagecodecs.jpeg2k_decode,
+        }[name.rsplit(".")[-1]]
         values = decode(encoded)
         expected[name] = {"shape": values.shape, "dtype": values.dtype.name, "crc": zlib.crc32(values.tobytes())}
     (FOLDER / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -22,6 +22,8 @@ pub(crate) struct PartFacts {
     /// Extents of a shard. `None` if there are no shards, or if each is read and decoded as a whole.
     pub shards: Option<Vec<u64>>,
     pub codecs: String,
+    /// Whether chunks are images that lose values. `None` if the metadata don't say so.
+    pub lossy_images: Option<bool>,
     /// Decoded bytes of the largest chunk.
     pub chunk_bytes: u64,
     pub decision: Decision,
@@ -76,6 +78,7 @@ impl PartFacts {
             "chunks": self.chunks,
             "shards": self.shards,
             "codecs": self.codecs,
+            "lossy_images": self.lossy_images,
             "chunk_bytes": self.chunk_bytes,
             "decoded_on": self.decoded_on(),
             "why": self.why,
@@ -183,6 +186,7 @@ pub(super) fn part_facts(spec: &Spec, unstarted: &UnstartedReader, at: (usize, u
             .as_ref()
             .map(|s| part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()),
         codecs: part.format.chain.names().to_owned(),
+        lossy_images: part.format.chain.lossy_images(),
         chunk_bytes: part.largest_bytes as u64,
         decision: unstarted.chunk_index.decisions[at.0][at.1],
         compression: part.format.gpu_chain().and_then(Chain::compression),

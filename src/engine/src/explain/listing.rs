@@ -68,6 +68,7 @@ fn describe(entry: &mut Value, array: &ArrayInfo) {
     entry["first_key"] = part.key(&vec![0; part.shape.len()]).into();
     entry["objects"] = json!(part.objects());
     entry["codecs"] = part.format.chain.names().into();
+    entry["lossy_images"] = json!(part.format.chain.lossy_images());
     entry["chunk_bytes"] = part.largest_bytes.into();
     entry["dtype"] = array.dtype.delivered().name().into();
     entry["stored"] = array.stored.as_str().into();

@@ -239,6 +239,10 @@ impl Decoder for Jpeg {
         Ok(())
     }
 
+    fn is_lossy(&self) -> Option<bool> {
+        Some(true)
+    }
+
     fn working_bytes(&self, decoded: usize) -> usize {
         // For each sample a byte, two more if the image is progressive, and the bytes of a scan. A gray chunk may be
         // made of three components. Small images are filled up to whole blocks.
