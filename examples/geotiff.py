@@ -73,7 +73,8 @@ def references(image: Path) -> dict[str, Any]:
         "filters": filters, "compressor": codec,
     }
     dims = {"_ARRAY_DIMENSIONS": ["band"] * len(front) + ["y", "x"] + ["band"] * len(back)}
-    refs = {".zgroup": json.dumps({"zarr_format": 2}), "image/.zarray": json.dumps(told), "image/.zattrs": json.dumps(dims)}
+    documents = {".zgroup": {"zarr_format": 2}, "image/.zarray": told, "image/.zattrs": dims}
+    refs: dict[str, Any] = {key: json.dumps(document) for key, document in documents.items()}
     down, across = -(-height // tile[0]), -(-width // tile[1])
     for number, (offset, length) in enumerate(zip(found[324], found[325], strict=True)):
         band, y, x = number // (down * across), number // across % down, number % across
@@ -96,6 +97,7 @@ def main(image: Path, epochs: int = 3) -> None:
     )
     torch.manual_seed(0)
     model: Any = None
+    optimizer: Any = None
     for epoch in range(epochs):
         losses: list[float] = []
         for batch in loader:

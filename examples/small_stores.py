@@ -91,15 +91,15 @@ def geotiff(path: Path, size: int = 512, tile: int = 128) -> None:
     bands = np.stack([np.sin(x + k) + np.cos(y - k) for k in range(3)], -1)
     bands = np.concatenate([bands, bands.mean(-1, keepdims=True)], -1) + np.random.default_rng(4).normal(0, 0.05, (size, size, 4))
     values = (3000 + 800 * bands).astype("<u2")
-    tiles, data = [], bytearray(b"II*\0\0\0\0\0")
+    offsets, lengths, data = list[int](), list[int](), bytearray(b"II*\0\0\0\0\0")
     for top in range(0, size, tile):
         for left in range(0, size, tile):
             pixels = values[top : top + tile, left : left + tile]
             differences = np.concatenate([pixels[:, :1], np.diff(pixels, axis=1)], axis=1)  # modulo 65536
-            tiles.append((len(data), len(zlib.compress(differences.tobytes()))))
+            offsets.append(len(data))
             data += zlib.compress(differences.tobytes())
-    offsets, lengths = zip(*tiles, strict=True)
-    tags: dict[int, tuple[str, tuple[int, ...]]] = {
+            lengths.append(len(data) - offsets[-1])
+    tags: dict[int, tuple[str, Any]] = {
         256: ("H", (size,)), 257: ("H", (size,)), 258: ("H", (16,) * 4), 259: ("H", (8,)), 262: ("H", (1,)), 277: ("H", (4,)),
         284: ("H", (1,)), 317: ("H", (2,)), 322: ("H", (tile,)), 323: ("H", (tile,)), 324: ("I", offsets), 325: ("I", lengths),
         338: ("H", (0,) * 3), 339: ("H", (1,) * 4),
