@@ -159,7 +159,10 @@ mod tests {
                     let is_start = |a: usize, at: i64| geometry.axes[a].starts.find(at, own.filter(|_| a == 0)).is_some();
                     let outside = [(0, t), (1, x)].iter().any(|&(a, at)| !is_start(a, at));
                     let is_known = [(0, t), (1, x)].iter().all(|&(a, at)| is_start(a, at) || may_be && is_out(a, at));
-                    let is_own = !outside || is_start(0, t) || own.is_none_or(|own| own == geometry.axes[0].segment_of_start(t));
+                    // A start on the axis's grid may be found by any segment, and has one.
+                    let first = &geometry.axes[0];
+                    let found_in = first.starts.find(t, own).map_or(first.segment_of_start(t), |k| first.start(k).segment);
+                    let is_own = own.is_none_or(|own| own == found_in);
                     let found = geometry.find(&row, |_| None);
                     prop_assert_eq!(found.is_some(), is_known && is_own, "{:?}", row);
                     let Some(number) = found else { continue };

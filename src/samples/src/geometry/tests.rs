@@ -276,7 +276,7 @@ fn outputs_have_indices_of_their_own() {
     let same = of(&[(Some("a"), "t=3,7"), (Some("b"), "t=3,7"), (Some("c"), "0=3,7")]).unwrap();
     assert_eq!((same.samples, same.views[2].dims[0].picked(0)), (2, Some(&[3, 7][..])));
     for (picks, kind, words) in [
-        (&[(Some("d"), "level=0")][..], ErrorKind::Value, &["pick: there is no output 'd'", "a, b, c"][..]),
+        (&[(Some("d"), "level=0")][..], ErrorKind::Value, &["pick: there is no output 'd'", "'a', 'b', 'c'"][..]),
         (&[(Some("c"), "level=0")], ErrorKind::Value, &["pick: no array has a dimension \"level\"", "are t"]),
         (&[(Some("b"), "level=5")], ErrorKind::Index, &["index 5", "array 'b'", "length 5"]),
         (&[(Some("b"), "level=1"), (Some("b"), "1=2")], ErrorKind::Value, &["\"level\" of output 'b' is named twice"]),

@@ -26,7 +26,7 @@ fn every_kind_of_value_is_read() {
     assert_eq!(source.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
     assert_eq!((&source.pick[0].indices, &source.pick[1].indices), (&vec![vec![0, 5]], &vec![vec![2], vec![3]]));
     let by_output = source.pick[2..].iter().map(|pick| (pick.output.as_deref(), pick.to_string())).collect::<Vec<_>>();
-    assert_eq!(by_output, [(Some("t"), "x=1".to_owned()), (Some("u"), "x=4".to_owned())]);
+    assert_eq!(by_output, [(Some("u"), "x=4".to_owned()), (Some("t"), "x=1".to_owned())]);
     assert!(source.pick[..2].iter().all(|pick| pick.output.is_none()));
     assert_eq!(samples.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
     assert_eq!(samples.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
