@@ -72,8 +72,8 @@ def zarr_reader(
             `window`, `step` and `overlap` are lengths in the unit of their places. ``"coordinates"``: places are OME-Zarr's
             transformations or evenly spaced coordinates, which are those of elements' centres; ``"corners"``: they are taken as
             those of elements' first edges. All else counts elements of the array `grid`.
-        scale_method: With `scale_by`: where a box begins that begins between two elements of an array. ``"nearest"`` (default): at
-            the nearest one; of two, at the later one. ``"previous"``: at the one before.
+        scale_method: With `scale_by`: where a box begins that begins between two elements of an array. ``"nearest"``: at
+            the nearest one; of two, at the later one. ``"previous"``: at the one before. Default: ``"nearest"``.
         grid: With `scale_by`: the output whose array's elements samples start at. Default: the first one.
         random_crop: Those of `dims` along which each epoch draws the starts at random, instead of a start every `step`
             elements.
