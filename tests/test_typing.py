@@ -57,7 +57,7 @@ def test_the_types_are_the_schemas():
         "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING",
         "OutOfBounds": "STRING", "Concat": "STRING", "MissingDates": "STRING", "FillMissing": "STRING", "Orders": "_STRING_VEC",
         "str": "STRING", "Squeezed": "_STRING_VEC", "Groups": "_STRING_VEC",
-        "ScaleBy": "STRING", "OnBadChunk": "STRING", "Lengths": "_INT64_VEC", "LengthsOfOutput": "_INT64_VEC",
+        "ScaleBy": "STRING", "ScaleMethod": "STRING", "OnBadChunk": "STRING", "Lengths": "_INT64_VEC", "LengthsOfOutput": "_INT64_VEC",
         "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE", "PerDim": "_INT64_VEC", "PerDimOfOutput": "_INT64_VEC",
         "Arrays": "_STRING_VEC", "Table": "STRING", "Breaks": "_INT64_VEC", "Segments": "_INT64_VEC",
         "Channels": "_STRING_VEC",
