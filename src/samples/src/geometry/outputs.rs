@@ -111,7 +111,16 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], array: Option<usize>, ou
     let shape = groups.into_iter().chain(kept.iter().map(|(_, cut)| cut.window)).collect();
     let dims = groups.map(|_| "offset".to_owned()).into_iter().chain(kept.iter().map(|&(a, _)| axes[a].name.clone()));
     let (dtype, layout) = (DType::Bool, String::new());
-    let info = OutputInfo { shape, dims: dims.collect(), dtype, layout, name: String::new(), offset: None, ragged: None, scratch: 0 };
+    let info = OutputInfo {
+        shape,
+        dims: dims.collect(),
+        dtype,
+        layout,
+        name: String::new(),
+        offset: None,
+        ragged: None,
+        scratch: 0,
+    };
     (info, Mask { output, array, axes: kept, offsets: offsets.to_vec() })
 }
 
@@ -361,7 +370,8 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let dims: Vec<String> = order.iter().map(|&d| names[d].to_owned()).collect();
     let shape: Vec<i64> = order.iter().map(|&d| shape[d] as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let mut info = OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, offset: None, ragged: None, scratch: 0 };
+    let mut info =
+        OutputInfo { shape, layout: layout::of(&dims), dims, dtype, name, offset: None, ragged: None, scratch: 0 };
     for part in &mut parts {
         let view = &views[part.array];
         scratch::add(part, &arrays[part.array], view, &lens(view), &mut info, spec)?;
