@@ -71,13 +71,22 @@ impl Picked {
 }
 
 /// The lists of indices that a spec picks, by output and by the names of their dimensions.
-pub(super) struct Picks<'a>(Vec<(Option<&'a str>, String, &'a [Vec<i64>])>);
+pub(super) struct Picks<'a>(Vec<Named<'a>>);
+
+/// What a spec picks along one dimension.
+struct Named<'a> {
+    /// The output that it is for. `None`: for all.
+    output: Option<&'a str>,
+    dim: String,
+    /// One list of indices, or one for each store.
+    lists: &'a [Vec<i64>],
+}
 
 impl<'a> Picks<'a> {
     /// Returns the lists along a dimension of an array; `None` if nothing is picked there.
     pub(super) fn of(&self, array: &ArrayShape, dim: &str) -> Option<&'a [Vec<i64>]> {
-        let is_for = |output: &Option<&str>| output.is_none_or(|output| output == array.output);
-        self.0.iter().find(|(output, name, _)| is_for(output) && name == dim).map(|(.., lists)| *lists)
+        let is_for = |named: &&Named<'_>| named.dim == dim && named.output.is_none_or(|output| output == array.output);
+        self.0.iter().find(is_for).map(|named| named.lists)
     }
 
     /// Checks that outputs have the same picks along each dimension that samples are cut along: windows, starts and the index
@@ -127,14 +136,14 @@ pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape], axis_names: &[S
                 pick.indices.len()
             )));
         }
-        let overlaps = |of: &Option<&str>| of.is_none() || output.is_none() || *of == output;
-        if picks.0.iter().any(|(of, dim, _)| *dim == name && overlaps(of)) {
+        let overlaps = |of: Option<&str>| of.is_none() || output.is_none() || of == output;
+        if picks.0.iter().any(|named| named.dim == name && overlaps(named.output)) {
             let of = output.map(|output| format!(" of output '{output}'")).unwrap_or_default();
             return Err(Error::value(format!(
                 "pick: dimension \"{name}\"{of} is named twice; give all its indices at once"
             )));
         }
-        picks.0.push((output, name, pick.indices.as_slice()));
+        picks.0.push(Named { output, dim: name, lists: &pick.indices });
     }
     picks.check_axes(axis_names, arrays)?;
     Ok(picks)

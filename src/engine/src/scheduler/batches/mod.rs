@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::{HostBuffer, Pool};
-use dali_zarr_samples::batch::{Batch, DeviceBuffers};
+use dali_zarr_samples::batch::Batch;
 use dali_zarr_samples::order::Sample;
 use dali_zarr_samples::plan::BatchPlan;
 
