@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import dali_zarr
@@ -10,6 +11,7 @@ import pytest
 import zarr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.command_line import command
 from support.pipelines import build, same, to_numpy
 
 EXAMPLES = 120
@@ -181,6 +183,7 @@ def test_explain_and_statistics(store):
         ({"source": {"t": [0, 1]}}, ValueError, "expected the same indices for all outputs along \"t\", one of dims"),
         ({"source": {"c": [0.5]}}, TypeError, "pick: 'source': 'c': expected whole numbers .* but found float"),
         ({"source": {"c": {"deep": [0]}}}, TypeError, "pick: 'source': expected indices by dimension, but found another dict"),
+        ({"nothing": {}}, ValueError, "expected indices of output 'nothing', but found none"),
         ({"source": [0]}, ValueError, 'pick: no array has a dimension "source"'),
     ],
     ids=str,
@@ -197,6 +200,19 @@ def test_read_groups_have_one_pick(store):
     found = {"path": str(store[0]), **GIVEN, "pick": [{"source": ["c=0"]}]}
     with pytest.raises(ValueError, match="read_group: expected the same pick for all outputs"):
         divided(found, [0], Rank("level", 0, 2, True), Axes.of_reader(found))
+
+
+@pytest.mark.parametrize("words", [["target=c=2,1"], ["c=1"], ["target=c=2,1", "source=c=1"]], ids=" ".join)
+def test_commands(store, monkeypatch, capsys, words):
+    picks = {"target=c=2,1": {"target": {"c": [2, 1]}}, "source=c=1": {"source": {"c": [1]}}, "c=1": {"c": [1]}}
+    pick = {key: own for word in words for key, own in picks[word].items()}
+    arrays = [f"{name}={array}" for name, array in GIVEN["arrays"].items()]
+    status, out, err = command(
+        monkeypatch, capsys, "explain", store[0], "--json", "--arrays", *arrays, "--dims", *GIVEN["dims"], "--pick", *words
+    )
+    assert status == 0, err
+    expected = dali_zarr.explain(path=store[0], **GIVEN, pick=pick)["outputs"]
+    assert [output["shape"] for output in json.loads(out)["outputs"]] == [output["shape"] for output in expected]
 
 
 def test_words_of_a_command():

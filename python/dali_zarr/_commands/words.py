@@ -122,7 +122,8 @@ def _converted(name: str, words: Sequence[str]) -> list[Any]:
     if name in _RANGES:
         return _ranges(name, found)
     if name == "pick":
-        return [_picked(word) for word in found]
+        # A single one stays in its list: a dictionary would be the form of Python, which has lists of numbers.
+        return [[_picked(word) for word in found]] if found else []
     if name == "arrays":
         return _arrays([part for word in found for part in ([word] if names.is_location(word) else word.split(","))])
     if name == "storage_options":

@@ -21,6 +21,8 @@ Numbers = npt.NDArray[np.int64]
 
 # Types of whole numbers, any of which may be a sample.
 _PLAIN = frozenset({int, np.int64, np.int32})
+# Numbers of samples are smaller. Those from here on are the engine's own, of samples that start outside of the region.
+_NUMBERS = 1 << 62
 
 
 def to_numbers(samples: Any, what: str) -> Numbers:
@@ -53,7 +55,8 @@ def to_numbers(samples: Any, what: str) -> Numbers:
             f"dali_zarr: {what}: expected whole numbers of samples, or a row of return_index for each, but found "
             f"{shown if len(shown) < 100 else shown[:97] + '...'}"
         )
-    if found.dtype == np.uint64 and found.size and found.max() > np.iinfo(np.int64).max:
+    most = _NUMBERS - 1 if found.ndim == 1 else np.iinfo(np.int64).max
+    if found.size and found.max() > most:
         raise IndexError(f"dali_zarr: {what}: expected numbers of samples, but found {found.max()}")
     return np.ascontiguousarray(found, np.int64)
 
@@ -61,7 +64,7 @@ def to_numbers(samples: Any, what: str) -> Numbers:
 def packed(samples: list[Any]) -> bytes | None:
     """Returns numbers of samples as a row of int64; None where :func:`to_numbers` must look at each. NumPy takes twice as long for
     a few."""
-    if not set(map(type, samples)) <= _PLAIN:
+    if not set(map(type, samples)) <= _PLAIN or max(samples, default=0) >= _NUMBERS:
         return None
     try:
         return struct.pack(f"{len(samples)}q", *samples)

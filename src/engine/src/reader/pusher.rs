@@ -123,10 +123,13 @@ impl Pusher {
         let sorted = table.map_or(&[][..], |table| self.sorted.get_or_init(|| table.sorted()));
         let number = |row: &[i64]| {
             planner.find(row, sorted).map(|number| number as i64).ok_or_else(|| {
-                let is_told = geometry.may_start_outside || geometry.table.is_some();
+                let is_told = geometry.table.is_some();
                 let at = &row[row.len() - geometry.axes.len()..];
                 let is_outside = |(axis, &at): (&Axis, &i64)| !(axis.region().0..axis.region().1).contains(&at);
                 let hint = match geometry.axes.iter().zip(at).find(|of| !is_told && is_outside(*of)) {
+                    Some(_) if geometry.may_start_outside => "; outside of the region samples start at multiples of step from the other \
+                         starts, at most as far away as it is long, and where no missing date is read"
+                        .to_owned(),
                     Some((axis, _)) => format!(
                         ", which lies outside along \"{}\"; samples may start there with out_of_bounds_policy \"pad\" or \"edge\", and \
                          without pad_before and pad_after",

@@ -44,8 +44,10 @@ impl<'a> Lattice<'a> {
         };
         let (step, apart) = (axis.starts.step(), at.checked_sub(first)?);
         let is_start = apart >= 0 && apart % step == 0 && apart / step < count;
-        let own = axis.segment_of_start(at);
-        let reads_missing = || axis.missing.as_ref().is_some_and(|missing| missing.is_read(at, axis.segment(own)));
+        let reads_missing = || {
+            let segment = axis.segment(axis.segment_of_start(at));
+            axis.missing.as_ref().is_some_and(|missing| missing.is_read(at, segment))
+        };
         (is_start && !reads_missing()).then(|| ((axis.starts.count() + skipped + apart / step) as u64, true))
     }
 

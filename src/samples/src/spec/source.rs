@@ -274,6 +274,9 @@ impl std::fmt::Display for Pick {
 fn picks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Pick>, D::Error> {
     fn add<E: serde::de::Error>(all: &mut Vec<Pick>, output: Option<&String>, value: &Value) -> Result<(), E> {
         match (value, output) {
+            (Value::Array(items), Some(output)) if items.is_empty() => Err(E::custom(format!(
+                "expected indices of output '{output}', but found none; leave it out, or give \"DIMENSION=INDICES\""
+            ))),
             (Value::Array(items), _) => items.iter().try_for_each(|item| add(all, output, item)),
             (Value::Object(by_output), None) => by_output.iter().try_for_each(|(name, of)| add(all, Some(name), of)),
             (Value::String(text), _) => {

@@ -55,8 +55,8 @@ impl Jpeg2k {
         if entry.field("planar").is_some_and(|value| *value != Value::Bool(false)) {
             return Err(entry.wrong("planar", "false or null, since channels behind pixels alone have a decoder"));
         }
-        // imagecodecs takes the level 0 for the best quality, which is lossless unless the transform isn't.
-        let exact = entry.field("level").is_none_or(|level| level.as_f64() == Some(0.0));
+        // imagecodecs takes levels up to 0 for the best quality, which is lossless unless the transform isn't.
+        let exact = entry.field("level").is_none_or(|level| level.as_f64().is_some_and(|level| level <= 0.0));
         let lossy = match entry.field("reversible").and_then(Value::as_bool) {
             Some(false) => Some(true),
             _ if !exact => Some(true),
