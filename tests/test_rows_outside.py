@@ -208,7 +208,7 @@ def test_steps_and_breaks(store):
     for found, at in zip(batch["a"], (-1, 11, 5), strict=True):
         case = CASE | {"window": [3, 8], "region": [(2, 11), (0, 8)]}
         np.testing.assert_array_equal(found.numpy(), window_of(written["a"], (at, 0), case)[0])
-    with pytest.raises(IndexError, match=r"no sample that starts at \[0, 0\] \(y, x\); outside of the region samples start at mult"):
+    with pytest.raises(IndexError, match=r"no sample that starts at \[0, 0\] \(y, x\); outside of the region samples start"):
         next(iter(Loader(path, **given_, sampler=[(0, 0)])))
     broken = Loader(path, **given_ | {"step": [1, 8]}, breaks=[6], sampler=[(0, 0, 0), (1, 12, 0)], batch_size=2)
     batch = next(iter(broken))
@@ -240,7 +240,7 @@ def test_without_padding_they_are_an_error(store, policy):
                 with pytest.raises(IndexError, match=f"expected numbers of samples, but found {number}"):
                     next(iter(Loader(path, **how, sampler=sampler)))
     for row in ((-12, 2), (2**63 - 1, 0), (0, 2**63 - 1), (-(2**63), 2**63 - 1), (2**62, -(2**62))):
-        with pytest.raises(IndexError, match=r"no sample that starts at .* \(y, x\); outside of the region samples start at multiples"):
+        with pytest.raises(IndexError, match=r"no sample that starts at .* \(y, x\); outside of the region samples start at"):
             next(iter(Loader(path, **given_ | {"out_of_bounds_policy": "pad"}, sampler=[row])))
 
 
