@@ -122,8 +122,9 @@ def _converted(name: str, words: Sequence[str]) -> list[Any]:
     if name in _RANGES:
         return _ranges(name, found)
     if name == "pick":
-        # A single one stays in its list: a dictionary would be the form of Python, which has lists of numbers.
-        return [[_picked(word) for word in found]] if found else []
+        picks = [_picked(word) for word in found]
+        # One by output stays in its list: a dictionary alone would be the form of Python, which has lists of numbers.
+        return [picks] if any(isinstance(pick, dict) for pick in picks) else picks
     if name == "arrays":
         return _arrays([part for word in found for part in ([word] if names.is_location(word) else word.split(","))])
     if name == "storage_options":
