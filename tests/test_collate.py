@@ -11,7 +11,8 @@ import pytest
 import zarr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.pipelines import run_script, same
+from support.pipelines import same
+from support.read_groups import passes
 
 EXAMPLES = 60
 NAMES = ["image", "label", "stain"]
@@ -197,37 +198,18 @@ def test_gathered_batches_have_no_form(tmp_path):
     pytest.importorskip("torch")
     data = np.arange(24.0).reshape(4, 6)
     zarr.create_group(tmp_path / "a.zarr").create_array("x", data=data, dimension_names=["t", "cell"])
-    script = f"""
-import torch
-from dali_zarr.torch import Loader
-torch.distributed.init_process_group("gloo", init_method="file://{tmp_path}/place", rank=RANK, world_size=2)
-group = torch.distributed.group.WORLD
-args = dict(arrays=["x"], read_group=group, device="cpu", collate="list", shard_id=0, num_shards=1)
+    script = """
+args = dict(arrays=["x"], read_group=dist.group.WORLD, device="cpu", collate="list", shard_id=0, num_shards=1)
 try:
-    next(iter(Loader({str(tmp_path / "a.zarr")!r}, **args)))
+    next(iter(Loader(path, **args)))
 except ValueError as error:
     assert "collate='list': expected none beside a read_group that gathers" in str(error), error
 else:
     raise SystemExit("accepted")
-batch = next(iter(Loader({str(tmp_path / "a.zarr")!r}, gather=False, **args)))
-assert [one.tolist() for one in batch["x"]] == [[0.0, 1.0, 2.0] if RANK == 0 else [3.0, 4.0, 5.0]]
+batch = next(iter(Loader(path, gather=False, **args)))
+assert [one.tolist() for one in batch["x"]] == [[0.0, 1.0, 2.0] if rank == 0 else [3.0, 4.0, 5.0]]
 """
-    import threading
-
-    failures: list[BaseException] = []
-
-    def run(rank: int) -> None:
-        try:
-            run_script(f"RANK = {rank}\n" + script)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    passes(script, tmp_path / "a.zarr", tmp_path / "ranks", 2)
 
 
 def test_the_reader_is_the_same(tmp_path):
