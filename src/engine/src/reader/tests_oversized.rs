@@ -274,6 +274,8 @@ fn caches_tell_the_size() {
         s.resources.cache_dir = Some(dir.path().to_owned());
         s.resources.cache_dir_size = Some(1 << 20);
     });
-    assert_eq!(requests(&on_disk)[..2], [2, 1]);
-    assert_eq!(requests(&on_disk), [0, 0, 1], "the next process");
+    // Pieces are written meanwhile, so later epochs of the first reader may come before them. It ends when they are there.
+    let first = requests(&on_disk);
+    assert!(first[0] >= 2 && first[1] >= 1, "{first:?}");
+    assert_eq!(requests(&on_disk), [0, 0, 1], "the next process, in three epochs");
 }
