@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build tested test coverage coverage-python coverage-rust foreign integrations bench bench-train study bindings demo docs wheel \
+.PHONY: help setup build crates tested test coverage coverage-python coverage-rust foreign integrations bench bench-train study bindings demo docs wheel \
     sdist wheel-test lint lint-rust lint-cpp lint-python lint-workflows advisories format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
@@ -25,19 +25,23 @@ help:  ## List the targets
 # DALI=2.2.0 is for another version of DALI than the one that tests/requirements.txt names.
 setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
 
-$(VENV)/.python: tests/requirements.txt
+$(VENV)/.pip:
 	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.92 or later"; exit 1; }
 	@command -v c++ >/dev/null || { echo "c++ was not found: install a C++20 compiler (apt install g++)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
-	$(if $(DALI),$(BIN)/python -m pip install --quiet nvidia-dali-cuda130==$(DALI))
+	@touch $@
+
+# Python compiles what is imported, which is little of these 8 GB.
+$(VENV)/.python: tests/requirements.txt | $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --no-compile --requirement tests/requirements.txt
+	$(if $(DALI),$(BIN)/python -m pip install --quiet --no-compile nvidia-dali-cuda130==$(DALI))
 	@touch $@
 
 # Beside the environment's packages and not among them, because PyTorch brings a later CUDA.
-$(VENV)/.toolkit: $(VENV)/.python pyproject.toml
+$(VENV)/.toolkit: pyproject.toml | $(VENV)/.pip
 	@$(BIN)/python cmake/toolkit.py > $@.new
-	@cmp -s $@.new $@ || $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/cuda -r $@.new
+	@cmp -s $@.new $@ || $(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/cuda -r $@.new
 	@mv $@.new $@
 
 $(VENV)/.bench: $(VENV)/.python tests/requirements-bench.txt
@@ -72,17 +76,23 @@ TESTED := $(HERE)/build/tested
 
 # Compiling the kernels for all architectures takes minutes. Without a GPU one shows that they compile.
 ifeq ($(shell command -v nvidia-smi),)
-test lint coverage: export CUDAARCHS ?= 75
+crates tested test lint coverage: export CUDAARCHS ?= 75
 endif
+
+# The library and its tests in Rust. They need no package of Python but CUDA's compiler, so they can be built beside `make setup`. (Cargo would
+# take the jobs of `make --jobs` for its own.)
+CRATES := --profile checked --locked --workspace --features dali-zarr/testing
+
+crates: $(TOOLKIT)
+	env -u MAKEFLAGS cargo test $(CRATES) --lib --tests --no-run --quiet
 
 tested: setup
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
 
 test: tested  ## Run every test; those that need a GPU are skipped without one
-	cargo test --profile checked --locked --workspace --lib --tests --no-run
-	@{ nice -n 5 cargo test --profile checked --locked --workspace --lib --tests && \
-	    nice -n 5 cargo test --profile checked --locked --workspace --doc; } > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
+	cargo test $(CRATES) --lib --tests --no-run
+	@{ nice -n 5 cargo test $(CRATES) --lib --tests && nice -n 5 cargo test $(CRATES) --doc; } > build/rust-tests.log 2>&1 & rust=$$!; status=0; \
 	    PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 	    $(PYTEST_ARGS) tests || status=$$?; \
 	    wait $$rust || { status=$$?; cat build/rust-tests.log; }; grep '^test result' build/rust-tests.log; exit $$status

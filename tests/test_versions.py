@@ -40,6 +40,22 @@ def test_no_crate_needs_a_later_rust():
     assert not {name: version for name, version in needed.items() if numbers(version)[:2] > numbers(RUST)}
 
 
+def test_no_crate_is_built_twice():
+    """Once for the library and once for Rust's tests, because these want more features of it. All that needs it would be built twice
+    too. A feature that only tests need stands in ``Cargo.toml``'s ``workspace.dependencies`` for that reason."""
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo isn't installed")
+
+    def crates(*chosen: str) -> set[str]:
+        command = ["cargo", "tree", "--locked", "--prefix=none", "--format={p} {f}", *chosen]
+        lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+        return {line.removesuffix(" (*)") for line in lines}
+
+    library = crates("--package=dali-zarr", "--features=testing", "--edges=normal")
+    assert len(library) > 100
+    assert not library - crates("--workspace", "--features=dali-zarr/testing", "--edges=normal,dev")
+
+
 def test_the_workflow_tests_the_versions_that_the_package_is_for():
     matrix = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["dali"] == PROJECT["tool"]["dali-zarr"]["dali"]

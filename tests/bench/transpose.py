@@ -3,14 +3,15 @@
     python tests/bench/transpose.py [--small] [--device cpu] [--store DIR] [--threads 1]
 
 Images are uint8 (t, 96, 96, 3) in chunks of 160, as diffusion policies store them. A sample is a window of 16. The model wants
-float32 (16, 3, 96, 96) in [0, 1]. Fields are float32 (time, 100 variables, 1, 40320 cells), with a date in each chunk, as
+float32 (16, 3, 96, 96) in [0, 1]. ``images`` are windows side by side in batches of 4; ``episodes`` are all windows, shuffled, in
+batches of 64, as such a policy is trained. Fields are float32 (time, 100 variables, 1, 40320 cells), with a date in each chunk, as
 anemoi-datasets stores them; the model wants (1, 40320, 100). Both are stored without compression, so that little but the
 finishing pass is measured.
 
 Two readers give each: one with ``transpose`` (and ``mean=0, stddev=255``), and one without them, after which PyTorch does the
-same: ``permute``, ``float``, ``div``, ``contiguous``. Both have as many threads. What counts is the least time of a sample over
-the rounds, from first to last batch. Beside it stand the times of what differs: the reader's finishing pass
-(``assemble_seconds``), and PyTorch's operations alone.
+same: ``permute``, ``float``, ``div``, ``contiguous`` (in ``episodes`` without ``contiguous``, as such programs do). Both have as
+many threads. What counts is the least time of a sample over the rounds, from first to last batch. Beside it stand the times of
+what differs: the reader's finishing pass (``assemble_seconds``), and PyTorch's operations alone.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ CASES: dict[str, dict[str, Any]] = {
         "arrays": ["img"], "window": {"t": 16}, "step": [16],
         "turned": {"transpose": "t c y x", "mean": 0, "stddev": 255},
     },
+    "episodes": {
+        "arrays": ["img"], "window": {"t": 16}, "step": [1], "random_shuffle": True, "batch_size": 64,
+        "turned": {"transpose": "t c y x", "mean": 0, "stddev": 255},
+    },
     "fields": {"arrays": ["data"], "window": {"time": 1}, "turned": {"transpose": "time ensemble cell variable"}},
 }
 TORCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "images": lambda x: x.permute(0, 1, 4, 2, 3).float().div(255).contiguous(),
+    "episodes": lambda x: x.movedim(-1, 2).float().div_(255),
     "fields": lambda x: x.permute(0, 1, 3, 4, 2).contiguous(),
 }
 
@@ -64,7 +70,8 @@ def measured(path: Path, name: str, device: str, threads: int, is_turned: bool) 
 
     case = dict(CASES[name])
     turned = case.pop("turned")
-    loader = Loader(path, batch_size=4, device=device, decode_threads=threads, **case, **(turned if is_turned else {}))
+    case = {"batch_size": 4, "device": device, "decode_threads": threads, **case}
+    loader = Loader(path, **case, **(turned if is_turned else {}))
     change = TORCH[name]
     whole, alone = [], []
     before = 0.0

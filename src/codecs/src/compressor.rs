@@ -81,7 +81,11 @@ impl Step for Compressor {
                 decoded.truncate(found);
                 return Ok(decoded);
             }
-            _ => {
+            Self::Common(Compression::Zstd | Compression::Gzip | Compression::Zlib)
+            | Self::Bz2
+            | Self::Lzma(_)
+            | Self::Lzw
+            | Self::Deflate => {
                 let mut output = Output { fixed: None, grown: Vec::new(), limit, written: 0 };
                 self.streams(encoded, &mut output)?;
                 output.grown.truncate(output.written);
@@ -175,7 +179,9 @@ impl Compressor {
         let behind = match self {
             Self::Common(Compression::Gzip) => Behind::Padded,
             Self::Common(Compression::Zlib) | Self::Lzw | Self::Deflate => Behind::Anything,
-            Self::Common(_) | Self::Base64 => Behind::Streams,
+            Self::Common(Compression::Zstd | Compression::Lz4 | Compression::Blosc(..)) | Self::Base64 => {
+                Behind::Streams
+            }
             Self::Bz2 | Self::Lzma(_) => Behind::StreamsOrRest,
         };
         let damaged = |reason: String| damaged(self.name(), encoded.len(), reason);

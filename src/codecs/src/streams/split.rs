@@ -16,7 +16,7 @@ const MAX_CHUNK: usize = i32::MAX as usize;
 pub fn max_decoded(chain: &Chain) -> usize {
     match chain.compression() {
         Some(Compression::Zstd) => MAX_FRAME,
-        _ => MAX_CHUNK,
+        Some(Compression::Gzip | Compression::Zlib | Compression::Lz4 | Compression::Blosc(..)) | None => MAX_CHUNK,
     }
 }
 

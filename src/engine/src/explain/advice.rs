@@ -178,7 +178,7 @@ fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
             Some((FEW_FOR_GPU as u64 * (4 << 20)).div_ceil(part.chunk_bytes.max(1)).min(FEW_FOR_GPU as u64) as usize)
         }
         // Dozens of streams in each chunk, or none.
-        _ => None,
+        Some(Compression::Blosc(..)) | None => None,
     });
     wanted.max()
 }

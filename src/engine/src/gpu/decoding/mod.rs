@@ -38,19 +38,20 @@ pub(in crate::gpu) const fn choose(codec: StreamCodec) -> &'static dyn StreamDec
     }
 }
 
-/// Returns the kind of a stream, for a decoder that takes several kinds.
+/// Returns the kind of a stream, for the one decoder that takes several kinds.
 const fn kind(codec: StreamCodec) -> StreamKind {
     match codec {
         StreamCodec::Snappy => StreamKind::Snappy,
-        _ => StreamKind::Lz4,
+        StreamCodec::Lz4 | StreamCodec::Zstd | StreamCodec::Deflate => StreamKind::Lz4,
     }
 }
 
 /// Returns the main codec of the decoder that takes streams of `codec`: the decoder of LZ4 takes Snappy too.
 const fn decoder(codec: StreamCodec) -> StreamCodec {
     match codec {
-        StreamCodec::Snappy => StreamCodec::Lz4,
-        other => other,
+        StreamCodec::Lz4 | StreamCodec::Snappy => StreamCodec::Lz4,
+        StreamCodec::Zstd => StreamCodec::Zstd,
+        StreamCodec::Deflate => StreamCodec::Deflate,
     }
 }
 
