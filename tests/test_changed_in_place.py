@@ -57,8 +57,8 @@ def checked(batch, values, mask):
 def test_later_batches_have_the_values_of_the_store(store, device, memory, shuffled):
     path, values, mask = store
     loader = Loader(
-        path, arrays=[*values, "mask"], dims=["time"], window=3, step=1, offsets={"now": 0, "later": 2}, batch_size=4, device=device,
-        random_shuffle=shuffled, **({} if device == "gpu" else memory),
+        path, arrays=[*values, "mask"], dims=["time"], window=3, step=1, offsets={"now": 0, "later": 2}, batch_size=4,
+        device=device, random_shuffle=shuffled, **({} if device == "gpu" else memory),
     )
     assert [sum(checked(batch, values, mask) for batch in loader) for _ in range(3)] == [STEPS - 4] * 3
 

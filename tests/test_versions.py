@@ -41,8 +41,8 @@ def test_no_crate_needs_a_later_rust():
 
 
 def test_no_crate_is_built_twice():
-    """Once for the library and once for Rust's tests, because these want more features of it. All that needs it would be built twice
-    too. A feature that only tests need stands in ``Cargo.toml``'s ``workspace.dependencies`` for that reason."""
+    """Once for the library and once for Rust's tests, because these want more features of it. All that needs it would be built
+    twice too. A feature that only tests need stands in ``Cargo.toml``'s ``workspace.dependencies`` for that reason."""
     if shutil.which("cargo") is None:
         pytest.skip("cargo isn't installed")
 
