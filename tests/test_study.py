@@ -4,6 +4,7 @@ are drawn."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import itertools
 import json
@@ -29,7 +30,7 @@ NAMES = ("bars", "chunking", "common", "decompression", "draw", "gpus", "model",
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """The experiments' modules, by name, and a tiny store in all forms."""
-    threads = torch.get_num_threads()
+    threads, settings = torch.get_num_threads(), copy.deepcopy(zarr.config.config)
     sys.path.insert(0, str(STUDY))
     try:
         modules = {name: importlib.import_module(name) for name in NAMES}
@@ -40,6 +41,8 @@ def study(tmp_path_factory):
         yield {**modules, "size": size, "paths": modules["store"].prepare(folder, size)}
     finally:
         torch.set_num_threads(threads)
+        # Where there is a GPU, some of the readers set zarr-python's buffers to it.
+        zarr.config.config.update(settings)
         sys.path.remove(str(STUDY))
         for name in NAMES:
             sys.modules.pop(name, None)

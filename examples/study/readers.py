@@ -113,10 +113,12 @@ def external_source(path: Path, size: Size, shard: int = 0, shards: int = 1) -> 
         batch_size=size.batch, num_threads=2, device_id=shard if has_gpu() else None, py_num_workers=workers,
         py_start_method="spawn",
     )
+    # Workers read samples of this many batches ahead, so that all of them have one.
+    depth = max(2, -(-workers // size.batch))
     with pipe:
         out = fn.external_source(
-            source=_Source(str(path), size, shard, shards), batch=False, parallel=True, prefetch_queue_depth=2, dtype=types.FLOAT,
-            ndim=4,
+            source=_Source(str(path), size, shard, shards), batch=False, parallel=True, prefetch_queue_depth=depth,
+            dtype=types.FLOAT, ndim=4,
         )
         pipe.set_outputs(out.gpu() if has_gpu() else out)
     pipe.build()
