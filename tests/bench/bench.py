@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 TUNED = ("device_memory_limit", "prefetch_queue_depth")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from readers import ARGUMENTS, READERS, to_host  # noqa: E402
+from readers import ARGUMENTS, OF_GPU, READERS, to_host  # noqa: E402
 from stores import DEFAULT, STORES, Store, checksum, prepare  # noqa: E402
 from support import cuda  # noqa: E402
 from support.pipelines import why_no_gpu  # noqa: E402
@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
         "--stores", nargs="+", choices=list(STORES), default=DEFAULT, metavar="NAME", help=f"of {', '.join(STORES)}"
     )
     parser.add_argument(
-        "--readers", nargs="+", choices=list(READERS), default=list(READERS), metavar="NAME", help=f"of {', '.join(READERS)}"
+        "--readers", nargs="+", choices=list(READERS), metavar="NAME", help=f"of {', '.join(READERS)}; default: all for the device"
     )
     parser.add_argument("--fields", type=int, default=256, help="fields of 721 x 1440 in each store")
     parser.add_argument("--epoch", type=int, help="steps of each store, by repeating its fields (2048 on a GPU, else 512)")
@@ -60,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--commit", help="which sources these are, for --json; by default git tells")
     parser.add_argument("--one", nargs=2, metavar=("STORE", "READER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.readers = args.readers or [name for name in READERS if args.device == "gpu" or name not in OF_GPU]
     args.epoch = args.epoch or (2048 if args.device == "gpu" else 512)
     if args.epoch < args.fields or args.epoch % args.batch_size:
         parser.error("--epoch must be a multiple of --batch-size and at least --fields")

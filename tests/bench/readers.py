@@ -51,18 +51,17 @@ def _dali_batches(pipe: Any, device: str) -> Batches:
         if device == "cpu":
             yield np.asarray(out.as_tensor())
         else:
-            yield _DeviceBatch(out)
+            yield _DeviceBatch(out, lambda out: np.asarray(out.as_cpu().as_tensor()))
 
 
 class _DeviceBatch:
-    """A batch of DALI's on the GPU."""
+    """A batch on the GPU, and what copies it to the host."""
 
-    def __init__(self, tensors: Any):
-        self.tensors = tensors
+    def __init__(self, batch: Any, copied: Callable[[Any], np.ndarray]):
+        self.batch, self.copied = batch, copied
 
     def numpy(self) -> np.ndarray:
-        host = self.tensors.as_cpu()
-        return np.asarray(host.as_tensor())
+        return self.copied(self.batch)
 
 
 def dali_zarr(store: Store, device: str, batch_size: int, threads: int) -> Batches:
@@ -110,6 +109,28 @@ def zarrs_python(store: Store, device: str, batch_size: int, threads: int) -> Ba
     return _zarr(store, device, batch_size, threads, "zarrs.ZarrsCodecPipeline")
 
 
+def _zarr_on_gpu(store: Store, batch_size: int, opened: Callable[[str], Any]) -> Batches:
+    import cupy  # noqa: F401
+    import zarr
+
+    zarr.config.enable_gpu()
+    array = zarr.open_array(opened(str(store.path)), path="field", mode="r")
+    for where in _ranges(store, batch_size):
+        yield _DeviceBatch(array[where], lambda batch: batch.get())
+
+
+def zarr_python_gpu(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """zarr-python with its buffers on the GPU."""
+    return _zarr_on_gpu(store, batch_size, str)
+
+
+def kvikio(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """zarr-python with its buffers on the GPU, and files read by cuFile."""
+    from kvikio.zarr import GDSStore
+
+    return _zarr_on_gpu(store, batch_size, GDSStore)
+
+
 def tensorstore(store: Store, device: str, batch_size: int, threads: int) -> Batches:
     """tensorstore, one read per batch."""
     import tensorstore as ts
@@ -125,19 +146,35 @@ def tensorstore(store: Store, device: str, batch_size: int, threads: int) -> Bat
     return _deliver((array[where].read().result() for where in _ranges(store, batch_size)), device)
 
 
-class _Source:
-    """One sample of an external source, read in a worker process that opens the store for itself."""
+class _Fields:
+    """The fields, for worker processes, each of which opens the store for itself."""
 
     def __init__(self, path: str, fields: int):
         self.path, self.fields, self.array = path, fields, None
 
-    def __call__(self, info: Any) -> np.ndarray:
+    def field(self, i: int) -> np.ndarray:
         if self.array is None:
             import zarr
 
             zarr.config.set({"threading.max_workers": 1, "async.concurrency": 1})
             self.array = zarr.open_array(self.path, path="field", mode="r")
-        return self.array[info.idx_in_epoch % self.fields]
+        return self.array[i]
+
+
+class _Items(_Fields):
+    """A map-style data set."""
+
+    def __len__(self) -> int:
+        return self.fields
+
+    __getitem__ = _Fields.field
+
+
+class _Source(_Fields):
+    """A source of samples for DALI."""
+
+    def __call__(self, info: Any) -> np.ndarray:
+        return self.field(info.idx_in_epoch % self.fields)
 
 
 def external_source(store: Store, device: str, batch_size: int, threads: int) -> Batches:
@@ -160,14 +197,35 @@ def external_source(store: Store, device: str, batch_size: int, threads: int) ->
     return _dali_batches(pipe, device)
 
 
+def dataloader(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """PyTorch's DataLoader over zarr-python, in worker processes."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        _Items(str(store.path), store.fields), batch_size=batch_size, num_workers=max(1, min(threads, 14)), drop_last=True,
+        multiprocessing_context="spawn", persistent_workers=True, pin_memory=device == "gpu",
+    )
+    while True:
+        for batch in loader:
+            if device == "cpu":
+                yield batch.numpy()
+            else:
+                yield _DeviceBatch(batch.cuda(non_blocking=True), lambda batch: batch.cpu().numpy())
+
+
 READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
     "dali_zarr": dali_zarr,
     "zarr-python": zarr_python,
     "zarr-python-fused": zarr_python_fused,
     "zarrs-python": zarrs_python,
+    "zarr-python GPU": zarr_python_gpu,
+    "kvikio": kvikio,
     "tensorstore": tensorstore,
+    "DataLoader": dataloader,
     "external_source": external_source,
 }
+# Those that have no data on the CPU.
+OF_GPU = ("zarr-python GPU", "kvikio")
 
 
 def to_host(batch: Any) -> np.ndarray:
