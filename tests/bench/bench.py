@@ -212,6 +212,10 @@ def main() -> int:
         f"{where}; device {args.device}, {args.epoch} steps ({args.fields} different fields), batches of {args.batch_size}, "
         f"{args.threads} threads, {args.repeats} repeats"
     )
+    sizes = {s.name: {"decoded_bytes": s.fields * s.step_bytes, "encoded_bytes": s.encoded_bytes} for s in stores}
+    how = {k: getattr(args, k) for k in ("device", "fields", "batch_size", "repeats", "threads")}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    what = {"date": date, "commit": args.commit or commit(), "machine": where} | version()
     results: dict[str, dict[str, dict[str, Any]]] = {}
     for store in stores:
         results[store.name] = {}
@@ -224,13 +228,11 @@ def main() -> int:
                 else next(f"{k}: {v}" for k, v in result.items())
             )
             print(f"  {store.name}, {reader}: {text}", flush=True)
+        if args.json:
+            # What was measured stays where the rest is cut off.
+            args.json.write_text(json.dumps(what | how | {"stores": sizes, "results": results}, indent=1))
     report(results, stores)
     if args.json:
-        sizes = {s.name: {"decoded_bytes": s.fields * s.step_bytes, "encoded_bytes": s.encoded_bytes} for s in stores}
-        how = {k: getattr(args, k) for k in ("device", "fields", "batch_size", "repeats", "threads")}
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        what = {"date": date, "commit": args.commit or commit(), "machine": where} | version()
-        args.json.write_text(json.dumps(what | how | {"stores": sizes, "results": results}, indent=1))
         print(f"wrote {args.json}")
     # Only the reader's own failures count; peers may lack a codec.
     return int(any("failed" in row.get("dali_zarr", {}) for row in results.values()))
