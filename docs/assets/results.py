@@ -20,6 +20,8 @@ PLACE = re.compile(r"(<!-- results: (\w+) -->\n\n)(?:\|.*\n)*")
 # Readable on the paper of the diagrams.
 OURS, OTHERS, THIRD, GRID = "#00695c", "#5b6773", "#9c4200", "#d5dae0"
 NONE = "not measured"
+# Of another run than the rest.
+AGAIN = "*"
 Bar = tuple[str, float, str]
 
 
@@ -89,17 +91,21 @@ def beside_copies() -> str:
     return table(*lines)
 
 
-def fastest(row: dict[str, Any]) -> tuple[str, float]:
-    """The fastest of the other readers."""
-    return max(((name, found) for name, found in row["others"].items() if isinstance(found, float)), key=lambda one: one[1])
+def beside(row: dict[str, Any]) -> tuple[str, float, float]:
+    """The fastest other reader: its name and its speed, and this reader's in the same run. Of two runs that with the smaller
+    ratio."""
+    again = dict(row.get("another_run", {}))
+    runs = [(row["dali_zarr"], row["others"]), (again.pop("dali_zarr", None), again)]
+    found = [(name, speed, ours) for ours, others in runs for name, speed in others.items() if isinstance(speed, float)]
+    return min(found, key=lambda one: one[2] / one[1])
 
 
 def codecs() -> str:
     lines = [("store", "codec", "dali_zarr", "in its default memory", "fastest other", "ratio")]
     for row in measured()["rows"]:
-        name, other = fastest(row)
+        name, other, ours = beside(row)
         speeds = (f"{row['dali_zarr']:.1f}", f"{row['default_memory']:.1f}", f"{other:.1f} {name}")
-        lines.append((row["store"], row["codec"], *speeds, f"{row['dali_zarr'] / other:.1f}"))
+        lines.append((row["store"], row["codec"], *speeds, f"{ours / other:.1f}" + AGAIN * (ours != row["dali_zarr"])))
     return table(*lines)
 
 
@@ -107,8 +113,12 @@ def others() -> str:
     names = list(measured()["rows"][0]["others"])
     lines: list[Sequence[str]] = [("store", *names)]
     for row in measured()["rows"]:
-        cells = (row["others"][name] for name in names)
-        lines.append((row["store"], *(f"{found:.1f}" if isinstance(found, float) else found or NONE for found in cells)))
+        again = {name: f"{speed:.1f}{AGAIN}" for name, speed in row.get("another_run", {}).items()}
+        cells = ((name, row["others"][name]) for name in names)
+        lines.append((
+            row["store"],
+            *(f"{found:.1f}" if isinstance(found, float) else found or again.get(name, NONE) for name, found in cells),
+        ))
     return table(*lines)
 
 
@@ -179,8 +189,8 @@ def draw_training() -> str:
 def draw_codecs() -> str:
     shown: list[Bar] = []
     for row in measured()["rows"]:
-        best = fastest(row)
-        shown += [(f"{row['codec']}: dali-zarr", row["dali_zarr"], OURS), (f"{row['codec']}: {best[0]}", best[1], OTHERS)]
+        name, other, ours = beside(row)
+        shown += [(f"{row['codec']}: dali-zarr", ours, OURS), (f"{row['codec']}: {name}", other, OTHERS)]
     about = ("decoded GB/s to tensors on the GPU: higher is better", "NVIDIA H200, 16 cores, chunks of 4 MB, page cache warm")
     return bars("Reading without a model", about, shown, 20)
 
