@@ -7,6 +7,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
+use super::on_gpu::{GpuImage, GpuLayout, OnGpu, Packed, gpu_layout};
 use super::{Compression, wrong_size};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
@@ -44,6 +45,14 @@ pub(super) trait Step: Debug + Send + Sync {
         OnGpu::No
     }
 
+    /// Returns the image in `encoded`, if it has the elements of `shape` and the GPU's engine for images decodes it.
+    ///
+    /// # Errors
+    /// The reason why the CPU has to decode it, as the end of a sentence.
+    fn image_for_gpu(&self, _encoded: &[u8], _shape: &[u64]) -> Result<GpuImage, &'static str> {
+        Err("it isn't an image")
+    }
+
     /// Whether this step is an image codec that loses values: see [`Chain::lossy_images`].
     fn lossy_image(&self) -> Option<bool> {
         Some(false)
@@ -70,19 +79,6 @@ pub(super) trait Step: Debug + Send + Sync {
     fn working_bytes(&self, _decoded: usize) -> usize {
         0
     }
-}
-
-/// How the GPU decodes a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnGpu {
-    /// Not at all.
-    No,
-    /// A kernel decodes the streams of the chunk.
-    Streams(Compression),
-    /// The assembling kernel undoes this byte shuffle of elements of this many bytes.
-    Shuffle(usize),
-    /// The host verifies the checksum and skips it: see [`Step::inside`].
-    Checksum,
 }
 
 /// The number of bytes between two steps.
@@ -127,7 +123,7 @@ pub struct Chain {
     /// In the order in which they encode.
     steps: Vec<Box<dyn Step>>,
     /// The result of [`gpu_layout()`] for these steps.
-    gpu_layout: Option<(Option<Compression>, u8)>,
+    gpu_layout: Option<GpuLayout>,
 }
 
 /// The bytes between two steps.
@@ -162,10 +158,10 @@ impl From<Vec<u8>> for Held<'_> {
 impl Chain {
     /// Makes a chain of `steps`. `names` names the codecs in messages.
     pub(super) fn new(names: String, steps: Vec<Box<dyn Step>>) -> Self {
-        let gpu_layout = gpu_layout(&steps);
+        let gpu_layout = gpu_layout(steps.iter().map(|step| step.on_gpu()));
         let names = match (steps.as_slice(), gpu_layout) {
             ([], _) => "uncompressed".into(),
-            ([_], Some((Some(compression), _))) => compression.name().into(),
+            ([_], Some(GpuLayout { packed: Packed::Compressed(compression), .. })) => compression.name().into(),
             _ => names,
         };
         Self { names, steps, gpu_layout }
@@ -187,27 +183,44 @@ impl Chain {
         self.steps.is_empty()
     }
 
-    /// Whether the GPU may decode the chain: an optional byte shuffle, an optional compressor, then any number of
-    /// checksums. An empty chain has nothing to decode.
+    /// Whether the GPU may decode the chain: an optional byte shuffle, an optional compressor, or an image; then any
+    /// number of checksums. An empty chain has nothing to decode.
     pub(super) fn is_for_gpu(&self) -> bool {
         self.gpu_layout.is_some() && !self.is_empty()
     }
 
     /// Returns the compressor of a chain that the GPU may decode. `None` if it has no compressor.
     pub fn compression(&self) -> Option<Compression> {
-        self.gpu_layout.and_then(|(compression, _)| compression)
+        self.gpu_layout.and_then(|layout| match layout.packed {
+            Packed::Compressed(compression) => Some(compression),
+            Packed::Stored | Packed::Image => None,
+        })
+    }
+
+    /// Whether chunks are images that the GPU's engine for images decodes.
+    pub fn is_image_for_gpu(&self) -> bool {
+        self.gpu_layout.is_some_and(|layout| layout.packed == Packed::Image)
+    }
+
+    /// See [`super::ChunkFormat::image_for_gpu`]. `stored` is the chunk's shape in the order of its stored axes.
+    pub(super) fn image_for_gpu(&self, encoded: &[u8], stored: &[u64]) -> Result<GpuImage, &'static str> {
+        let inside = self.strip_checksums(encoded).map_err(|_| "a checksum around it is wrong")?;
+        let first = self.steps.first().ok_or("it isn't an image")?;
+        let image = first.image_for_gpu(&encoded[inside.clone()], stored)?;
+        Ok(GpuImage { range: inside.start + image.range.start..inside.start + image.range.end, ..image })
     }
 
     /// Returns the element size in bytes of the byte shuffle, for a chain that the GPU may decode. 1 means that there
     /// is no shuffle (Blosc may still shuffle itself).
     pub fn shuffle(&self) -> u8 {
-        self.gpu_layout.map_or(1, |(_, shuffle)| shuffle)
+        self.gpu_layout.map_or(1, |layout| layout.shuffle)
     }
 
     /// Whether what a chain that the GPU may decode gives lies in the order of the elements, and needs no unshuffling.
     pub fn decodes_in_order(&self) -> bool {
-        self.gpu_layout
-            .is_some_and(|(compression, shuffle)| shuffle == 1 && !matches!(compression, Some(Compression::Blosc(..))))
+        self.gpu_layout.is_some_and(|GpuLayout { packed, shuffle }| {
+            shuffle == 1 && !matches!(packed, Packed::Compressed(Compression::Blosc(..)))
+        })
     }
 
     /// See [`Compression::typical_stream`].
@@ -341,24 +354,6 @@ impl Chain {
         }
         Ok(sides)
     }
-}
-
-/// Returns the compressor, and the element size in bytes of the byte shuffle before it (1: no shuffle). `None` if the
-/// chain has any other steps, except checksums at its end.
-fn gpu_layout(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
-    let mut steps = steps.iter().map(|step| step.on_gpu()).peekable();
-    let (mut compression, mut shuffle) = (None, 1);
-    if let Some(OnGpu::Shuffle(size)) = steps.peek() {
-        shuffle = u8::try_from((*size).max(1)).ok()?;
-        steps.next();
-    }
-    if let Some(OnGpu::Streams(found)) = steps.peek() {
-        compression = Some(*found);
-        steps.next();
-    }
-    // Blosc has its own shuffle, and a layout can describe only one of them.
-    let twice = shuffle > 1 && matches!(compression, Some(Compression::Blosc(..)));
-    (steps.all(|step| step == OnGpu::Checksum) && !twice).then_some((compression, shuffle))
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! A size claimed by a header never decides how much memory is taken. The output has the size that the metadata give,
 //! or it grows with the bytes that are really decoded, up to a limit.
 
-use super::chain::{Chain, OnGpu, Side, Size, Step};
+use super::chain::{Chain, Side, Size, Step};
 use super::lzma::Lzma;
 use super::lzw::Lzw;
+use super::on_gpu::OnGpu;
 use super::single_stream::{IncrementalDecoder, Progress};
 use super::{Compression, blosc, damaged, deflate, wrong_size};
 use dali_zarr_base::base64;

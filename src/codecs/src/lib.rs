@@ -48,6 +48,7 @@ mod lz4;
 mod lzma;
 mod lzw;
 mod metadata;
+mod on_gpu;
 mod registry;
 mod single_stream;
 pub mod stream;
@@ -61,6 +62,7 @@ pub mod zstd;
 pub use chain::Chain;
 pub use codec_list::CodecList;
 pub use metadata::V2Codecs;
+pub use on_gpu::GpuImage;
 
 use std::fmt;
 
@@ -223,6 +225,16 @@ impl ChunkFormat {
     /// Returns the codecs if the GPU may decode them. `None` also if there are no codecs.
     pub fn gpu_chain(&self) -> Option<&Chain> {
         Some(&self.chain).filter(|chain| chain.is_for_gpu())
+    }
+
+    /// Returns the image in a chunk, if the GPU's engine for images decodes it to a chunk of `shape`, the extent along each
+    /// of the array's axes. It takes the time of finding the ends of its scan, not of decoding it.
+    ///
+    /// # Errors
+    /// The reason why the CPU has to decode it, as the end of a sentence.
+    pub fn image_for_gpu(&self, encoded: &[u8], shape: &[u64]) -> Result<GpuImage, &'static str> {
+        let stored: Vec<u64> = self.order.iter().map(|&axis| shape[axis]).collect();
+        self.chain.image_for_gpu(encoded, &stored)
     }
 
     /// Returns the bytes of a decoded chunk of `shape`.

@@ -7,8 +7,9 @@
 
 use std::ops::Range;
 
-use crate::chain::{OnGpu, Side, Size, Step};
+use crate::chain::{Side, Size, Step};
 use crate::codec_entry::CodecEntry;
+use crate::on_gpu::OnGpu;
 use crate::wrong_size;
 use dali_zarr_base::error::{Error, Result};
 

@@ -2,8 +2,9 @@
 //! filters.
 
 use super::element::swap_bytes;
-use crate::chain::{OnGpu, Side, Size, Step};
+use crate::chain::{Side, Size, Step};
 use crate::codec_entry::{CodecEntry, Format};
+use crate::on_gpu::OnGpu;
 use crate::wrong_size;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};

@@ -6,6 +6,7 @@ use super::fit::{Expected, Unfit};
 use crate::chain::{Side, Size, Step};
 use crate::codec_entry::CodecEntry;
 use crate::damaged;
+use crate::on_gpu::{GpuImage, OnGpu};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
@@ -19,6 +20,20 @@ pub(crate) trait Decoder: Debug + Send + Sync {
     /// # Errors
     /// If `encoded` is damaged, or is an image that doesn't fit the chunk.
     fn decode(&self, encoded: &[u8], expected: &Expected<'_>, out: &mut [u8]) -> Result<(), Unfit>;
+
+    /// Whether the GPU's engine for images decodes images of this configuration.
+    fn is_for_gpu(&self) -> bool {
+        false
+    }
+
+    /// Returns the image, if the GPU's engine for images decodes it, and gives what [`Decoder::decode`] gives (or, if it is
+    /// lossy, nearly so).
+    ///
+    /// # Errors
+    /// The reason why the CPU has to decode it, as the end of a sentence.
+    fn for_gpu(&self, _encoded: &[u8], _expected: &Expected<'_>) -> Result<GpuImage, &'static str> {
+        Err("the GPU has no decoder for it")
+    }
 
     /// Whether images of this configuration lose values. `None` if the configuration doesn't say so.
     fn is_lossy(&self) -> Option<bool>;
@@ -84,6 +99,14 @@ impl<D: Decoder> Step for Image<D> {
 
     fn decode_at_most(&self, _input: &[u8], _limit: usize) -> Result<Vec<u8>> {
         Err(Error::damaged(format!("expected a chunk of a known shape for {}, but found none", self.name)))
+    }
+
+    fn on_gpu(&self) -> OnGpu {
+        if self.decoder.is_for_gpu() { OnGpu::Image } else { OnGpu::No }
+    }
+
+    fn image_for_gpu(&self, encoded: &[u8], shape: &[u64]) -> Result<GpuImage, &'static str> {
+        self.decoder.for_gpu(encoded, &Expected { shape, dtype: self.dtype })
     }
 
     fn lossy_image(&self) -> Option<bool> {

@@ -157,3 +157,83 @@ fn the_codec_of_zarr_extensions() {
     }
     assert!(v2(json!({"id": "jpeg"}), DType::U8, SHAPE).is_err(), "a codec of v3");
 }
+
+/// What the GPU's engine takes: whole baseline images with the usual sampling, whose markers and restarts are in order.
+#[test]
+fn images_for_the_engine() {
+    let format = |fields: Value, shape: &[u64]| {
+        let mut codec = fields;
+        codec["id"] = json!("imagecodecs_jpeg");
+        v2(codec, DType::U8, shape).unwrap()
+    };
+    let taken = |encoded: &[u8], shape: &[u64]| format(json!({}), shape).image_for_gpu(encoded, shape);
+    let image = taken(COLOR, SHAPE).unwrap();
+    assert_eq!((image.range, image.width, image.height, image.channels), (0..COLOR.len(), 33, 17, 3));
+    assert!(taken(COLOR, &[1, 17, 33, 3]).is_ok());
+    assert_eq!(taken(COLOR, &[17, 33, 4]).unwrap_err(), "it is of another size than the chunk");
+    assert_eq!(taken(PROGRESSIVE, &[25, 30, 3]).unwrap_err(), "it isn't a baseline image of one scan");
+    // The end, a part of the scan with a restart, what stands behind the end.
+    for cut in [COLOR.len() - 1, COLOR.len() / 2, 300, 2, 0] {
+        assert!(taken(&COLOR[..cut], SHAPE).is_err(), "{cut}");
+    }
+    assert!(taken(&[COLOR, b"behind"].concat(), SHAPE).is_err());
+    let scan = segment(COLOR, 0xda) + 14;
+    for marker in [0xd0, 0xd9, 0xda, 0xc4] {
+        let mut wrong = COLOR.to_vec();
+        wrong.splice(scan + 40..scan + 40, [0xff, marker]);
+        assert!(taken(&wrong, SHAPE).is_err(), "{marker:#x}");
+    }
+    // Segments that are skipped by their length, and what others may take for something else.
+    let with_bytes = |at: usize, bytes: &[u8]| [&COLOR[..at], bytes, &COLOR[at..]].concat();
+    for marker in [0xfe, 0xe1, 0xef] {
+        assert!(taken(&with_bytes(2, &[0xff, marker, 0, 5, b'a', 0xff, 0xc0]), SHAPE).is_ok(), "{marker:#x}");
+    }
+    for hidden in [
+        &[0xff, 0x01][..],
+        &[0xff, 0xf0, 0, 3, 1],
+        &[0xff, 0x02, 0, 2],
+        &[0xff],
+        &[0],
+        &[0xff, 0xd8],
+        &[0xff, 0xfe, 0, 1],
+    ] {
+        assert!(taken(&with_bytes(2, hidden), SHAPE).is_err(), "{hidden:x?}");
+    }
+    assert!(taken(&with_bytes(COLOR.len() - 2, &[0xff, 0xfe, 0, 3, 7]), SHAPE).is_err());
+    let wide = [&[0xff, 0xdb, 0, 131, 0x13][..], &[0, 9].repeat(64)].concat();
+    assert!(taken(&with_bytes(2, &wide), SHAPE).is_err());
+    // Letters for colours, sampling 4:1:1, a table that isn't there.
+    let sof = segment(COLOR, 0xc0);
+    for (at, value) in [(1, 0xc1), (11, 0x41), (14, 0x12), (12, 3)] {
+        let mut wrong = COLOR.to_vec();
+        wrong[sof + at] = value;
+        assert!(taken(&wrong, SHAPE).is_err(), "{at}");
+    }
+    let rgb = json!({"colorspace_jpeg": "RGB"});
+    assert_eq!(format(rgb, SHAPE).image_for_gpu(COLOR, SHAPE).unwrap_err(), "its colours are for the CPU");
+    // Tables that are stored elsewhere are nothing for the GPU.
+    assert!(format(json!({}), SHAPE).gpu_chain().is_some_and(|chain| chain.is_image_for_gpu()));
+    let tables = json!({"header": "/9g="});
+    assert!(format(tables, SHAPE).gpu_chain().is_none());
+}
+
+#[test]
+fn restarts_for_the_engine() {
+    let shape = &[50, 40, 3];
+    let format = v2(json!({"id": "imagecodecs_jpeg"}), DType::U8, shape).unwrap();
+    assert!(format.image_for_gpu(RESTARTS, shape).is_ok());
+    let places: Vec<usize> = RESTARTS
+        .windows(2)
+        .enumerate()
+        .filter(|(_, two)| two[0] == 0xff && matches!(two[1], 0xd0..=0xd7))
+        .map(|(at, _)| at)
+        .collect();
+    assert!(places.len() > 1);
+    for &at in &places {
+        let mut wrong = RESTARTS.to_vec();
+        wrong[at + 1] ^= 1;
+        assert!(format.image_for_gpu(&wrong, shape).is_err(), "{at}");
+        wrong.drain(at..at + 2);
+        assert!(format.image_for_gpu(&wrong, shape).is_err(), "{at}");
+    }
+}

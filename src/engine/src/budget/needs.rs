@@ -100,13 +100,18 @@ pub struct Decoding {
     pub least_workspace: usize,
     /// Bytes of workspace for each MiB of decoded bytes in a wave. With less, a wave is decoded in rounds.
     pub workspace_per_mib: usize,
+    /// Further bytes of workspace, which are left free for what a library takes from the driver.
+    pub left_free: usize,
 }
 
 impl Decoding {
+    /// What a lane needs whose decoders take nothing.
+    pub const NONE: Self = Self { least_workspace: 0, workspace_per_mib: 0, left_free: 0 };
+
     /// Returns the bytes of workspace for a wave of `decoded` bytes.
     pub fn workspace(&self, decoded: usize) -> usize {
         let share = (decoded as u128 * self.workspace_per_mib as u128) >> 20;
-        usize::try_from(share).unwrap_or(usize::MAX).max(self.least_workspace)
+        usize::try_from(share).unwrap_or(usize::MAX).max(self.least_workspace).saturating_add(self.left_free)
     }
 }
 
@@ -179,7 +184,7 @@ pub(crate) mod tests {
 
     /// The same for zstd frames that a GPU decodes.
     pub fn on_gpu(batch: usize, chunk: usize) -> Needs {
-        let decoding = Decoding { least_workspace: 3 * chunk + (64 << 10), workspace_per_mib: MIB };
+        let decoding = Decoding { least_workspace: 3 * chunk + (64 << 10), workspace_per_mib: MIB, left_free: 0 };
         let device = DeviceNeeds {
             decoding: Some(decoding),
             staged: chunk + chunk / 8,
@@ -233,6 +238,7 @@ pub(crate) mod tests {
             let decoding = Decoding {
                 least_workspace: self.below(2) * (3 * decoded + (64 << 10)),
                 workspace_per_mib: self.below(2) * self.below(2 * MIB),
+                left_free: self.below(2) * self.below(100 * MIB),
             };
             DeviceNeeds {
                 decoding: (self.below(4) > 0).then_some(decoding),

@@ -4,7 +4,7 @@
 //!
 //! By these numbers memory is divided, and `route` decides who decodes. They never decide what a reader delivers.
 
-use dali_zarr_codecs::{BloscCodec, Compression};
+use dali_zarr_codecs::{BloscCodec, Chain, Compression};
 
 /// How long waves take, for chunks of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +66,18 @@ impl Rates {
             Some(Compression::Blosc(..)) => blosc(1.5e-3, 0.65e-3, 300e9, 6.4e9),
         }
     }
+
+    /// Returns the rates for the chunks of `chain`; `None`: the GPU doesn't decode them.
+    pub fn of_chain(chain: Option<&Chain>) -> Self {
+        match chain {
+            Some(chain) if chain.is_image_for_gpu() => Self::IMAGES,
+            _ => Self::of(chain.and_then(Chain::compression)),
+        }
+    }
+
+    /// Those of JPEG images of 480 x 640 pixels (4:2:0, quality 90).
+    const IMAGES: Self =
+        Self { wave: 2e-3, wave_per_mib: 0.0, longest_mib: f64::MAX, gpu: 23e9, core: 0.4e9, ratio: 0.2 };
 
     /// Returns how long waves take with chunks of `decoded` decoded bytes.
     pub fn time(&self, decoded: usize) -> WaveTime {

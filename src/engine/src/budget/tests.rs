@@ -30,6 +30,7 @@ fn fields(fields: usize, chunk: usize, compression: Option<Compression>) -> Need
     let decoding = Decoding {
         least_workspace: if zstd { 3 * chunk + (64 << 10) } else { 0 },
         workspace_per_mib: if zstd { 5 * MIB / 4 } else { 0 },
+        left_free: 0,
     };
     let n = on_gpu(fields * FIELD, chunk);
     let d = n.device.unwrap();

@@ -212,12 +212,15 @@ fn why(spec: &Spec, unstarted: &UnstartedReader, array: usize, part: usize) -> S
         return note.text.clone();
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
+    let format = &unstarted.chunk_index.dataset.arrays[array].parts[part].format;
+    let is_image = format.gpu_chain().is_some_and(Chain::is_image_for_gpu);
     let text = match unstarted.chunk_index.decisions[array][part].why {
         Why::Uncompressed if to_gpu => "uncompressed: its chunks are copied to the GPU as they are",
         Why::Uncompressed => "uncompressed: its chunks are read as they are",
         Why::Asked => "decode_device=\"cpu\" asks for it",
         Why::DeliveredToCpu => "batches are delivered to the CPU and decoded there",
         // The others have notes.
+        _ if is_image => "JPEG: by the GPU's engine, if it has one, as data centre GPUs from the A100 on have",
         _ => "the GPU has a decoder for it",
     };
     text.into()

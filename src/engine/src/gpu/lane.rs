@@ -17,6 +17,8 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, Source, TILE};
 
 use super::counters::Counters;
 use super::decoding::Decoder;
+use super::images::{EncodedImage, Lent, lend};
+use super::left_for_images;
 use super::plain_copies::start_plain_copies;
 use super::streams::{SlotCopy, StagingCopy, WavePlan, plan_wave};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
@@ -30,6 +32,7 @@ use crate::stats::Stats;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::nvtx;
+use dali_zarr_codecs::GpuImage;
 
 /// Copies plain values to new device memory, and waits until they are there.
 pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
@@ -58,6 +61,8 @@ pub(super) struct Lane {
     assembled: Event,
     staging: DeviceBuffer,
     decoder: Decoder,
+    /// Decodes the images of a wave, until it has ended.
+    images: Option<Lent>,
     tables: Tables,
     module: Arc<Module>,
     /// Device address of the operations.
@@ -82,6 +87,8 @@ impl Lane {
         fallback: Option<Arc<Mutex<PinnedBuffer>>>,
         shared: &Shared,
     ) -> Result<Self> {
+        let (dataset, decisions) = (&shared.chunk_index.dataset, &shared.chunk_index.decisions);
+        let workspace = budget.workspace.saturating_sub(left_for_images(dataset, decisions));
         Ok(Self {
             index,
             device: Arc::clone(device),
@@ -91,7 +98,8 @@ impl Lane {
             decoded: Event::timed(device)?,
             assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, budget.wave_encoded)?,
-            decoder: Decoder::new(device, module, budget.workspace)?,
+            decoder: Decoder::new(device, module, workspace)?,
+            images: None,
             tables: Tables::new(device, budget)?,
             module: Arc::clone(module),
             ops,
@@ -138,6 +146,7 @@ impl Lane {
             // The memory is about to be used again, so no copy from it may be in flight.
             let _ = self.stream.synchronize();
         }
+        self.images = None;
         self.give_back(&mut wave);
         for (chunk, outcome) in wave.chunks.iter().zip(&mut outcomes) {
             match (&outcome, &result) {
@@ -169,7 +178,8 @@ impl Lane {
         let plan = plan_wave(wave, &self.shared.chunk_index, self.staging.len(), |stream| {
             self.decoder.takes(&self.tables, stream)
         });
-        let (copies, decodes) = (!wave.chunks.is_empty(), !plan.streams.is_empty() || !plan.refused.is_empty());
+        let decodes = !plan.streams.is_empty() || !plan.images.is_empty() || !plan.refused.is_empty();
+        let copies = !wave.chunks.is_empty();
         self.begun.record(&self.stream)?;
         let range = nvtx::range(c"dali_zarr copy");
         if copies {
@@ -180,7 +190,8 @@ impl Lane {
         let staging = self.staging.ptr();
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &plan.streams, staging)?;
-        for &chunk in &plan.refused {
+        let refused_images = self.decode_images(wave, &plan.images);
+        for &chunk in plan.refused.iter().chain(&refused_images) {
             match self.decode_on_cpu(&wave.chunks[chunk], &wave.payloads[chunk].bytes) {
                 Ok(()) => self.fell_back += 1,
                 Err(e) => outcomes[chunk] = Err(e),
@@ -199,7 +210,9 @@ impl Lane {
         self.assemble(wave, outcomes)?;
         self.assembled.record(&self.stream)?;
         if copies {
-            self.copied.synchronize()?;
+            // The decoder of images reads host memory for as long as it decodes.
+            if plan.images.is_empty() { &self.copied } else { &self.decoded }.synchronize()?;
+            self.images = None;
             self.give_back(wave);
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
@@ -270,6 +283,23 @@ impl Lane {
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations where the chunks go.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
+    }
+
+    /// Starts decoding images. Returns the indexes of the chunks of those that aren't decoded.
+    fn decode_images(&mut self, wave: &Wave, images: &[(usize, GpuImage)]) -> Vec<usize> {
+        if images.is_empty() {
+            return Vec::new();
+        }
+        let Ok(decoder) = lend(&self.device) else { return images.iter().map(|&(chunk, _)| chunk).collect() };
+        let decoder = self.images.insert(decoder);
+        let encoded: Vec<EncodedImage<'_>> = images
+            .iter()
+            .map(|&(i, ref image)| EncodedImage { bytes: &wave.payloads[i].bytes, image, to: wave.chunks[i].to })
+            .collect();
+        // SAFETY: where each chunk goes there is room for its pixels, which `image_for_gpu` has counted; the wave has the
+        // bytes until the stream has passed this point.
+        let refused = unsafe { decoder.decode(&self.stream, &encoded) };
+        refused.into_iter().map(|(k, _)| images[k].0).collect()
     }
 
     /// Decodes a chunk of these encoded bytes on the CPU, copies it to its slot, and waits for the copy.

@@ -4,6 +4,7 @@ mod counters;
 mod decoding;
 pub(crate) mod driver;
 pub(crate) mod gds;
+mod images;
 mod lane;
 mod plain_copies;
 mod streams;
@@ -33,6 +34,7 @@ use dali_zarr_codecs::{BloscCodec, Chain, Compression};
 use dali_zarr_samples::dataset::Dataset;
 use decoding::choose;
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
+pub(crate) use images::available as images_available;
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
@@ -68,17 +70,28 @@ pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Option<Decod
     if !uses_gpu(decisions) {
         return None;
     }
-    let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
-    Some(gpu_streams(dataset, decisions).into_iter().fold(none, |most, (codec, largest)| {
+    let mut needs = gpu_streams(dataset, decisions).into_iter().fold(Decoding::NONE, |most, (codec, largest)| {
         let one = choose(codec).needs(largest);
         Decoding {
             least_workspace: most.least_workspace.max(one.least_workspace),
             workspace_per_mib: most.workspace_per_mib.max(one.workspace_per_mib),
+            ..Decoding::NONE
         }
-    }))
+    });
+    needs.left_free = left_for_images(dataset, decisions);
+    Some(needs)
 }
 
-/// Checks that the GPU has a decoder for these codecs.
+/// Returns the bytes of a lane's workspace that are left free for the decoder of images. 0 if the GPU decodes no images.
+fn left_for_images(dataset: &Dataset, decisions: &Decisions) -> usize {
+    let parts = dataset.arrays.iter().zip(decisions).flat_map(|(array, decisions)| array.parts.iter().zip(decisions));
+    let images = parts.filter(|(part, decision)| {
+        decision.route == Route::Gpu && part.format.gpu_chain().is_some_and(Chain::is_image_for_gpu)
+    });
+    images.map(|(part, _)| part.largest_bytes).max().map_or(0, images::memory)
+}
+
+/// Checks that there is a decoder of the GPU for these codecs. A GPU has one for images if [`images_available`] says so.
 ///
 /// # Errors
 /// If not. The message says why.

@@ -10,6 +10,7 @@ use crate::route::{Facts, Route, Streams, decide};
 use dali_zarr_base::memory::arena::rounded;
 use dali_zarr_codecs::stream::Checksum;
 use dali_zarr_codecs::streams::{ChunkStream, SplitChunk, StreamCodec, split};
+use dali_zarr_codecs::{Chain, GpuImage};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub(super) struct WavePlan {
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<SlotCopy>,
+    /// Images for the decoder of images, with the indexes of their chunks. It reads them from host memory.
+    pub images: Vec<(usize, GpuImage)>,
     /// Indexes of large chunks that are not encoded: they are copied directly to where they go.
     pub direct: Vec<usize>,
     /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
@@ -96,6 +99,15 @@ pub(super) fn plan_wave(
             Content::Encoded => {
                 let bytes = &*wave.payloads[i].bytes;
                 let format = &chunk_index.part(chunk.id).format;
+                if format.gpu_chain().is_some_and(Chain::is_image_for_gpu) {
+                    let image = format.image_for_gpu(bytes, &chunk_index.planner.chunk_shape(chunk.id));
+                    let found = Streams { are_taken: image.is_ok(), staged: 0, room };
+                    match (image, decide(&Facts { streams: Some(found), ..Facts::OF_GPU }).route) {
+                        (Ok(image), Route::Gpu) => wave_plan.images.push((i, image)),
+                        _ => wave_plan.refused.push(i),
+                    }
+                    continue;
+                }
                 let known =
                     format.gpu_chain().map(|packed| split(packed, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 aligned bytes at a time. Slots, and the parts of outputs to which

@@ -8,10 +8,12 @@ use super::opening::UnstartedReader;
 use super::ordering::with_tables;
 use super::routing::Note;
 use crate::budget::{self, Asked, Division, MachineMemory, Rates};
-use crate::route::{Decisions, Expected, Facts, Route, Why, decide};
-use dali_zarr_base::error::Result;
+use crate::gpu::{self, driver};
+use crate::route::{Codec, Decisions, Expected, Facts, Route, Why, decide};
+use dali_zarr_base::error::{Result, Site};
 use dali_zarr_base::memory::shown;
-use dali_zarr_samples::spec::Spec;
+use dali_zarr_codecs::Chain;
+use dali_zarr_samples::spec::{DecodeDevice, Spec};
 
 impl UnstartedReader {
     /// Divides the memory. If device memory holds so few chunks of an array that the CPU would decode them sooner than
@@ -48,6 +50,41 @@ impl UnstartedReader {
         Ok(on_cpu)
     }
 
+    /// Asks the GPU whether it has an engine for images, if there are any for it. If it has none, the CPU decodes them.
+    ///
+    /// # Errors
+    /// If it has none, but the user asked for the GPU; or as [`needs`].
+    pub fn ask_engine(&mut self, spec: &Spec, device: &Arc<driver::Device>) -> Result<()> {
+        let is_image = |of: &RoutedPart<'_>| {
+            of.route == Route::Gpu && of.part.format.gpu_chain().is_some_and(Chain::is_image_for_gpu)
+        };
+        let dataset = &self.chunk_index.dataset;
+        let mut images = parts(dataset, &self.chunk_index.decisions).filter(is_image).peekable();
+        if images.peek().is_none() {
+            return Ok(());
+        }
+        let Err(missing) = gpu::images_available(device) else { return Ok(()) };
+        let (mut decisions, mut notes) = (self.chunk_index.decisions.clone(), Vec::new());
+        for RoutedPart { array, number, part, .. } in images {
+            let asked = spec.resources.decode_device;
+            let (store, name) = (dataset.stores[part.store].location(), &*dataset.arrays[array].name);
+            if asked == DecodeDevice::Gpu {
+                return Err(missing.at(Site::store(store).array(name)));
+            }
+            let codec = Codec::Gpu { most: usize::MAX, available: false };
+            decisions[array][number] = decide(&Facts { asked, codec, ..Facts::OF_GPU });
+            let text = format!("store {store}, array '{name}': decoded on the CPU: {missing}");
+            notes.push(Note { array, part: number, text });
+        }
+        let needs = needs(spec, &self.chunk_index, &decisions, &self.outputs, &mut self.order.clone())?;
+        self.needs = with_tables(needs, &self.chunk_index.planner, &self.order);
+        if let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index) {
+            chunk_index.decisions = decisions;
+        }
+        self.notes.extend(notes);
+        Ok(())
+    }
+
     /// Decides about the parts of arrays again that the GPU would decode, with what this division and so many threads of the
     /// CPU are expected to give.
     fn with_memory(&self, spec: &Spec, division: &Division, asked: &Asked, threads: usize) -> Decisions {
@@ -56,7 +93,7 @@ impl UnstartedReader {
         let Some(device) = division.budget.device.as_ref().filter(|_| !reads_to_device) else { return decisions };
         for RoutedPart { array, number, part, route } in parts(&self.chunk_index.dataset, &self.chunk_index.decisions) {
             let Some(chain) = part.format.gpu_chain().filter(|_| route == Route::Gpu) else { continue };
-            let rates = Rates::of(chain.compression());
+            let rates = Rates::of_chain(Some(chain));
             let time = rates.time(part.largest_bytes);
             let (gpu, cpu) = (device.rate(&self.needs, time), rates.on_cpu(threads));
             // It takes a search, and says nothing if the GPU is fast enough.

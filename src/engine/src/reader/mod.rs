@@ -164,6 +164,9 @@ impl Reader {
         if let (Some(_), Some(of)) = (cufile, &mut unstarted.needs.device) {
             of.gds_buffer = gds_buffer(spec, unstarted.needs.encoded);
         }
+        if let Some(device) = &device {
+            unstarted.ask_engine(spec, device)?;
+        }
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
         let there = MachineMemory {
             host: Machine::find(),

@@ -9,7 +9,6 @@ use crate::route::{Decisions, Facts, Route, Training, decide};
 use crate::scheduler::Rules;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::arena::rounded;
-use dali_zarr_codecs::Chain;
 use dali_zarr_samples::dataset::{ArrayPart, Dataset, DimGrid, Sharding};
 use dali_zarr_samples::geometry::{Geometry, Role, Rows};
 use dali_zarr_samples::order::{Order, Sample};
@@ -190,7 +189,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex, decisions: &Decisions) ->
     for RoutedPart { array, number, part, route } in parts(&chunk_index.dataset, decisions) {
         let decoded = part.largest_bytes;
         let chain = part.format.gpu_chain().filter(|_| route == Route::Gpu);
-        let rates = Rates::of(chain.and_then(Chain::compression));
+        let rates = Rates::of_chain(chain);
         let (stream, staged) = match chain {
             Some(chain) => (chain.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Decoded chunks of at least `DIRECT_COPY` bytes are copied straight to their slots. If chunks differ in

@@ -87,7 +87,7 @@ impl Lacks<'_> {
         match self {
             Self::Codecs(names) => format!(
                 "store {store}, array '{array}': its codecs ({names}) are decoded on the CPU, since the GPU decodes only \
-                 uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind"
+                 uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind, and JPEG images"
             ),
             Self::Decoder(e) => format!("store {store}, array '{array}': decoded on the CPU: {e}"),
         }

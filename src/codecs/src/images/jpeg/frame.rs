@@ -31,6 +31,8 @@ pub(super) struct Frame {
     pub height: usize,
     pub width: usize,
     pub progressive: bool,
+    /// Whether SOF0 says so: at most two tables of codes of each class.
+    pub baseline: bool,
     pub components: Vec<Component>,
 }
 
@@ -113,7 +115,7 @@ impl<'a> Segments<'a> {
                 0xe0 => tables.jfif |= body.len() >= 14 && body.starts_with(b"JFIF\0"),
                 0xee if body.len() >= 12 && body.starts_with(b"Adobe") => tables.adobe = Some(body[11]),
                 0xc0..=0xc2 => {
-                    let frame = frame(body, marker == 0xc2)?;
+                    let frame = frame(body, marker)?;
                     if !self.components.is_empty() {
                         return Err("it has two frames".into());
                     }
@@ -128,10 +130,8 @@ impl<'a> Segments<'a> {
                 0xda => {
                     let scan = scan(body, &self.components)?;
                     let bytes = &self.data[self.at..];
-                    let end = bytes
-                        .windows(2)
-                        .position(|two| two[0] == 0xff && !matches!(two[1], 0 | 0xd0..=0xd7 | 0xff))
-                        .unwrap_or(bytes.len());
+                    let is_end = |&at: &usize| matches!(bytes.get(at + 1), Some(&next) if !matches!(next, 0 | 0xd0..=0xd7 | 0xff));
+                    let end = memchr::memchr_iter(0xff, bytes).find(is_end).unwrap_or(bytes.len());
                     self.at += end;
                     return Ok(Segment::Scan(scan, &bytes[..end]));
                 }
@@ -173,7 +173,7 @@ fn codes(mut body: &[u8], tables: &mut Tables) -> Result<(), String> {
     Ok(())
 }
 
-fn frame(body: &[u8], progressive: bool) -> Result<Frame, String> {
+fn frame(body: &[u8], marker: u8) -> Result<Frame, String> {
     let &[precision, h1, h2, w1, w2, count, ref components @ ..] = body else {
         return Err("its frame is too short".into());
     };
@@ -196,7 +196,7 @@ fn frame(body: &[u8], progressive: bool) -> Result<Frame, String> {
     if (1..count).any(|i| components[..i].iter().any(|other| other.id == components[i].id)) {
         return Err("two components have the same number".into());
     }
-    Ok(Frame { height, width, progressive, components })
+    Ok(Frame { height, width, progressive: marker == 0xc2, baseline: marker == 0xc0, components })
 }
 
 fn scan(body: &[u8], components: &[Component]) -> Result<Scan, String> {

@@ -10,6 +10,7 @@
 //! give RGB; four give CMYK, as they are stored. Other than imagecodecs does: truncated and incomplete streams are
 //! errors, and not filled up. Samples of 12 bits, lossless JPEG (`"lossless": true`) and arithmetic codes are refused.
 
+mod engine;
 mod frame;
 mod huffman;
 mod idct;
@@ -27,6 +28,7 @@ use self::scan::Parts;
 use super::fit::{Expected, Found, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
+use crate::on_gpu::GpuImage;
 use dali_zarr_base::base64;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::Result;
@@ -237,6 +239,14 @@ impl Decoder for Jpeg {
         let scalings = scalings.ok_or_else(|| Unfit::damaged("its pixels have no whole number of samples"))?;
         wide::pixels(&planes, &scalings, convert, frame.width, out);
         Ok(())
+    }
+
+    fn is_for_gpu(&self) -> bool {
+        self.is_whole()
+    }
+
+    fn for_gpu(&self, encoded: &[u8], expected: &Expected<'_>) -> Result<GpuImage, &'static str> {
+        self.for_engine(encoded, expected)
     }
 
     fn is_lossy(&self) -> Option<bool> {

@@ -12,7 +12,7 @@ use dali_zarr_codecs::streams::ChunkStream;
 pub(in crate::gpu) trait StreamDecoder {
     /// Returns the workspace that a lane needs if the largest stream decodes to `largest` bytes. Uses no device.
     fn needs(&self, _largest: usize) -> Decoding {
-        Decoding { least_workspace: 0, workspace_per_mib: 0 }
+        Decoding::NONE
     }
 
     /// Whether a lane with this room can decode the stream.

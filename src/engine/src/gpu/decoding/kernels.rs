@@ -37,7 +37,11 @@ impl StreamDecoder for ZstdKernels {
     fn needs(&self, largest: usize) -> Decoding {
         // The least workspace holds any one frame. Data that aren't shuffled need workspace for 1.0 to 1.3 times their
         // decoded bytes, shuffled ones for a third. With too little, a wave takes two rounds, and twice the time.
-        Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 5 << 18 }
+        Decoding {
+            least_workspace: largest.saturating_mul(3) + (64 << 10),
+            workspace_per_mib: 5 << 18,
+            ..Decoding::NONE
+        }
     }
 
     fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {

@@ -138,7 +138,6 @@ impl Stream {
     }
 
     /// The driver's handle (`CUstream`, which is also `cudaStream_t`).
-    #[cfg(test)]
     pub fn raw(&self) -> u64 {
         self.handle as u64
     }

@@ -1,0 +1,240 @@
+//! nvImageCodec: found, loaded and asked for its functions, once for the process, and its instances.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+use super::structures::{
+    DecodeParams, ExecutionParams, Extension, Handle, ImageInfo, InstanceCreateInfo, Properties, Status,
+};
+use dali_zarr_base::error::{Error, Result};
+
+/// The environment variable with the path of nvImageCodec's library. If it isn't set, the library is looked for beside this
+/// one and beside DALI's, as pip installs it, and then by the system's loader.
+const NAMED: &str = "DALI_ZARR_NVIMGCODEC";
+const SONAME: &str = "libnvimgcodec.so.0";
+/// Where pip installs it, in a folder of packages.
+const INSTALLED: &str = "nvidia/nvimgcodec/libnvimgcodec.so.0";
+/// The versions whose headers have the same structures, from the first one on and before the second: major * 1000 + minor *
+/// 100.
+const VERSIONS: std::ops::Range<u32> = 800..1000;
+
+pub(super) const ADVICE: &str = "install it with: pip install 'nvidia-nvimgcodec-cu13[nvjpeg]' (cu12 for CUDA 12); or name the library's \
+                      file in DALI_ZARR_NVIMGCODEC";
+
+/// The functions of nvImageCodec.
+pub(super) struct ImageLibrary {
+    instance_create: unsafe extern "C" fn(*mut Handle, *const InstanceCreateInfo) -> Status,
+    instance_destroy: unsafe extern "C" fn(Handle) -> Status,
+    extension_create: unsafe extern "C" fn(Handle, *mut Handle, *mut Extension) -> Status,
+    /// The entry of the extension for JPEG.
+    jpeg: unsafe extern "C" fn(*mut Extension) -> Status,
+    pub decoder_create:
+        unsafe extern "C" fn(Handle, *mut Handle, *const ExecutionParams, options: *const c_char) -> Status,
+    pub decoder_destroy: unsafe extern "C" fn(Handle) -> Status,
+    pub decode:
+        unsafe extern "C" fn(Handle, *const Handle, *const Handle, c_int, *const DecodeParams, *mut Handle) -> Status,
+    pub wait: unsafe extern "C" fn(Handle) -> Status,
+    pub statuses: unsafe extern "C" fn(Handle, *mut u32, *mut usize) -> Status,
+    pub future_destroy: unsafe extern "C" fn(Handle) -> Status,
+    pub image_create: unsafe extern "C" fn(Handle, *mut Handle, *const ImageInfo) -> Status,
+    pub image_destroy: unsafe extern "C" fn(Handle) -> Status,
+    pub stream_create: unsafe extern "C" fn(Handle, *mut Handle, *const u8, usize, view: *const c_void) -> Status,
+    pub stream_destroy: unsafe extern "C" fn(Handle) -> Status,
+}
+
+impl ImageLibrary {
+    /// Loads the library and its extension for JPEG, once for the whole process. They are never closed.
+    ///
+    /// # Errors
+    /// If it isn't found, is of a version that isn't known, or lacks the extension for JPEG.
+    pub fn open() -> Result<&'static Self> {
+        static OPENED: OnceLock<Result<ImageLibrary>> = OnceLock::new();
+        OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Self> {
+        let names = match std::env::var_os(NAMED) {
+            Some(name) => vec![PathBuf::from(name)],
+            None => installed().into_iter().chain([SONAME.into()]).collect(),
+        };
+        let mut tried = Vec::new();
+        for name in names {
+            // SAFETY: the library's initialisers need neither CUDA nor a driver.
+            match unsafe { Library::new(&name) } {
+                // SAFETY: the library is nvImageCodec, because of its name or because the user says so; it is never closed.
+                Ok(library) => return unsafe { Self::resolve(Box::leak(Box::new(library))) },
+                Err(e) => tried.push(format!("{}: {e}", name.display())),
+            }
+        }
+        Err(Error::value(format!("the GPU's JPEG engine needs nvImageCodec; {ADVICE}. Tried: {}", tried.join("; "))))
+    }
+
+    /// Looks up the functions, and loads the extension.
+    ///
+    /// # Safety
+    /// `library` is nvImageCodec.
+    unsafe fn resolve(library: &'static Library) -> Result<Self> {
+        /// # Safety
+        /// `T` is the function's type.
+        unsafe fn get<T: Copy>(library: &Library, name: &str) -> Result<T> {
+            // SAFETY: the caller promises that `T` is the function's type.
+            let symbol = unsafe { library.get::<T>(name.as_bytes()) };
+            symbol.map(|s| *s).map_err(|e| Error::value(format!("nvImageCodec lacks {name}: {e}; {ADVICE}")))
+        }
+        // SAFETY: the types are those of nvimgcodec.h, of the versions that are checked before anything else is called.
+        unsafe {
+            let properties: unsafe extern "C" fn(*mut Properties) -> Status = get(library, "nvimgcodecGetProperties")?;
+            let mut found = Properties::new();
+            check("nvimgcodecGetProperties", properties(&mut found))?;
+            if !VERSIONS.contains(&found.version) {
+                let (major, minor) = (found.version / 1000, found.version % 1000 / 100);
+                return Err(Error::value(format!(
+                    "expected nvImageCodec 0.8 or 0.9, but found {major}.{minor}; {ADVICE}"
+                )));
+            }
+            Ok(Self {
+                instance_create: get(library, "nvimgcodecInstanceCreate")?,
+                instance_destroy: get(library, "nvimgcodecInstanceDestroy")?,
+                extension_create: get(library, "nvimgcodecExtensionCreate")?,
+                jpeg: jpeg_extension(properties as *const c_void)?,
+                decoder_create: get(library, "nvimgcodecDecoderCreate")?,
+                decoder_destroy: get(library, "nvimgcodecDecoderDestroy")?,
+                decode: get(library, "nvimgcodecDecoderDecode")?,
+                wait: get(library, "nvimgcodecFutureWaitForAll")?,
+                statuses: get(library, "nvimgcodecFutureGetProcessingStatus")?,
+                future_destroy: get(library, "nvimgcodecFutureDestroy")?,
+                image_create: get(library, "nvimgcodecImageCreate")?,
+                image_destroy: get(library, "nvimgcodecImageDestroy")?,
+                stream_create: get(library, "nvimgcodecCodeStreamCreateFromHostMem")?,
+                stream_destroy: get(library, "nvimgcodecCodeStreamDestroy")?,
+            })
+        }
+    }
+}
+
+/// An instance of the library, with the extension for JPEG. The extension asks the current GPU for its engine when it is made,
+/// so each decoder has an instance of its own.
+pub(super) struct Instance {
+    pub library: &'static ImageLibrary,
+    pub handle: Handle,
+}
+
+impl Instance {
+    /// Makes an instance for the GPU whose context is current.
+    ///
+    /// # Errors
+    /// If the library isn't there, or refuses.
+    pub fn new() -> Result<Self> {
+        let library = ImageLibrary::open()?;
+        let mut handle = null_mut();
+        // SAFETY: writes one handle, which Drop destroys.
+        let status = unsafe { (library.instance_create)(&mut handle, &InstanceCreateInfo::new()) };
+        check("nvimgcodecInstanceCreate", status)?;
+        let instance = Self { library, handle };
+        let (mut description, mut extension) = (Extension::new(), null_mut());
+        // SAFETY: the description is the extension's own, which the library copies; the instance destroys the extension.
+        unsafe {
+            check("the entry of nvImageCodec's extension for JPEG", (library.jpeg)(&mut description))?;
+            check("nvimgcodecExtensionCreate", (library.extension_create)(handle, &mut extension, &mut description))?;
+        }
+        Ok(instance)
+    }
+
+    /// Makes a code stream of bytes, in place of what `stream` has (null: a new one).
+    ///
+    /// # Errors
+    /// If the library refuses them.
+    ///
+    /// # Safety
+    /// The bytes stay until the code stream is decoded, made anew or destroyed.
+    pub unsafe fn set_stream(&self, stream: &mut Handle, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the handle is null, or of a code stream of this instance.
+        let status = unsafe { (self.library.stream_create)(self.handle, stream, bytes.as_ptr(), bytes.len(), null()) };
+        check("nvimgcodecCodeStreamCreateFromHostMem", status)
+    }
+
+    /// Describes an image, in place of what `image` has (null: a new one).
+    ///
+    /// # Errors
+    /// If the library refuses it.
+    pub fn set_image(&self, image: &mut Handle, info: &ImageInfo) -> Result<()> {
+        // SAFETY: the handle is null, or of an image of this instance. The library copies the description, and touches the
+        // buffer only when something is decoded to it.
+        check("nvimgcodecImageCreate", unsafe { (self.library.image_create)(self.handle, image, info) })
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once, after everything that was made from it.
+        unsafe { (self.library.instance_destroy)(self.handle) };
+    }
+}
+
+/// Loads the extension for JPEG that lies beside the library, of which `function` is a part.
+fn jpeg_extension(function: *const c_void) -> Result<unsafe extern "C" fn(*mut Extension) -> Status> {
+    let missing = |why: String| Error::value(format!("nvImageCodec's extension for JPEG: {why}; {ADVICE}"));
+    let folder = file_of(function).and_then(|file| Some(file.parent()?.join("extensions")));
+    let folder = folder.ok_or_else(|| missing("its folder wasn't found".into()))?;
+    let files = std::fs::read_dir(&folder).map_err(|e| missing(format!("{}: {e}", folder.display())))?;
+    let found = files.flatten().map(|file| file.path()).filter(|path| is_named(path, "libnvjpeg_ext.so")).max();
+    let path = found.ok_or_else(|| missing(format!("{} has no libnvjpeg_ext.so", folder.display())))?;
+    // SAFETY: its initialisers need neither CUDA nor a driver.
+    let extension = unsafe { Library::new(&path) }.map_err(|e| missing(format!("{}: {e}", path.display())))?;
+    let extension: &'static Library = Box::leak(Box::new(extension));
+    // SAFETY: each extension has this function, of this type.
+    let entry = unsafe { extension.get(b"nvimgcodecExtensionModuleEntry") };
+    entry.map(|entry| *entry).map_err(|e| missing(format!("{}: {e}", path.display())))
+}
+
+/// Returns the file of the library that a function is a part of.
+fn file_of(function: *const c_void) -> Option<PathBuf> {
+    // SAFETY: plain numbers and pointers, for which zeros are values.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: writes what is known of the address, with a name that lives as long as the library.
+    let name = unsafe {
+        if libc::dladdr(function, &mut found) == 0 || found.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(found.dli_fname)
+    };
+    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+}
+
+/// Where nvImageCodec lies if pip has installed it beside this library or beside DALI's.
+fn installed() -> Vec<PathBuf> {
+    let ours = mapped().into_iter().filter(|path| is_named(path, "libdali"));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in ours {
+        let beside = path.ancestors().skip(1).take(4).map(|folder| folder.join(INSTALLED));
+        found.extend(beside.filter(|candidate| candidate.is_file()));
+    }
+    found.dedup();
+    found
+}
+
+/// The files that this process has mapped: its libraries.
+fn mapped() -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut paths: Vec<PathBuf> = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].into())).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+fn is_named(path: &Path, prefix: &str) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+}
+
+/// Turns a status into a [`Result`].
+pub(super) fn check(call: &str, status: Status) -> Result<()> {
+    if status == 0 { Ok(()) } else { Err(Error::runtime(format!("{call} failed with status {status}"))) }
+}
+
+/// Options of decoders: chroma is interpolated as libjpeg-turbo does it.
+pub(super) const OPTIONS: &CStr = c":fancy_upsampling=1";
