@@ -21,8 +21,9 @@ pub(crate) trait Decoder: Debug + Send + Sync {
     /// If `encoded` is damaged, or is an image that doesn't fit the chunk.
     fn decode(&self, encoded: &[u8], expected: &Expected<'_>, out: &mut [u8]) -> Result<(), Unfit>;
 
-    /// Whether the GPU's engine for images decodes images of this configuration.
-    fn is_for_gpu(&self) -> bool {
+    /// Whether the GPU's engine for images decodes images of this configuration, for chunks whose last axis has so many
+    /// elements.
+    fn is_for_gpu(&self, _last: u64) -> bool {
         false
     }
 
@@ -48,6 +49,8 @@ pub(crate) struct Image<D> {
     name: String,
     decoder: D,
     dtype: DType,
+    /// The extent of the last stored axis of the largest chunk.
+    last: u64,
 }
 
 impl<D: Decoder> Image<D> {
@@ -66,7 +69,7 @@ impl<D: Decoder> Image<D> {
                 dtype.name()
             )));
         }
-        Ok(Self { name: entry.name.to_owned(), decoder, dtype })
+        Ok(Self { name: entry.name.to_owned(), decoder, dtype, last: entry.side.shape.last().copied().unwrap_or(1) })
     }
 }
 
@@ -102,7 +105,7 @@ impl<D: Decoder> Step for Image<D> {
     }
 
     fn on_gpu(&self) -> OnGpu {
-        if self.decoder.is_for_gpu() { OnGpu::Image } else { OnGpu::No }
+        if self.decoder.is_for_gpu(self.last) { OnGpu::Image } else { OnGpu::No }
     }
 
     fn image_for_gpu(&self, encoded: &[u8], shape: &[u64]) -> Result<GpuImage, &'static str> {

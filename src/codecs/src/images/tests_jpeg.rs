@@ -209,8 +209,16 @@ fn images_for_the_engine() {
         wrong[sof + at] = value;
         assert!(taken(&wrong, SHAPE).is_err(), "{at}");
     }
-    let rgb = json!({"colorspace_jpeg": "RGB"});
-    assert_eq!(format(rgb, SHAPE).image_for_gpu(COLOR, SHAPE).unwrap_err(), "its colours are for the CPU");
+    // What the metadata say already.
+    let of_others =
+        [json!({"colorspace_jpeg": "RGB"}), json!({"colorspace_jpeg": "YCBCR"}), json!({"colorspace_data": "CMYK"})];
+    for colours in of_others {
+        let format = format(colours, SHAPE);
+        assert_eq!(format.image_for_gpu(COLOR, SHAPE).unwrap_err(), "its colours are for the CPU");
+        assert!(format.gpu_chain().is_none());
+    }
+    let both = json!({"colorspace_jpeg": "YCBCR", "colorspace_data": "RGB"});
+    assert!(format(both, SHAPE).gpu_chain().is_some() && format(json!({}), &[17, 33, 4]).gpu_chain().is_none());
     // Tables that are stored elsewhere are nothing for the GPU.
     assert!(format(json!({}), SHAPE).gpu_chain().is_some_and(|chain| chain.is_image_for_gpu()));
     let tables = json!({"header": "/9g="});

@@ -190,13 +190,10 @@ impl Lane {
         let staging = self.staging.ptr();
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &plan.streams, staging)?;
-        let refused_images = self.decode_images(wave, &plan.images);
-        for &chunk in plan.refused.iter().chain(&refused_images) {
-            match self.decode_on_cpu(&wave.chunks[chunk], &wave.payloads[chunk].bytes) {
-                Ok(()) => self.fell_back += 1,
-                Err(e) => outcomes[chunk] = Err(e),
-            }
-        }
+        self.decode_refused(wave, &plan.refused, outcomes);
+        // The decoder of images is lent as late as may be, since others wait for it.
+        let refused = self.decode_images(wave, &plan.images);
+        self.decode_refused(wave, &refused, outcomes);
         drop(range);
         if decodes {
             self.decoded.record(&self.stream)?;
@@ -283,6 +280,16 @@ impl Lane {
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations where the chunks go.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
+    }
+
+    /// Decodes chunks on the CPU that the GPU's decoders don't take.
+    fn decode_refused(&mut self, wave: &Wave, refused: &[usize], outcomes: &mut [Result<Layout>]) {
+        for &chunk in refused {
+            match self.decode_on_cpu(&wave.chunks[chunk], &wave.payloads[chunk].bytes) {
+                Ok(()) => self.fell_back += 1,
+                Err(e) => outcomes[chunk] = Err(e),
+            }
+        }
     }
 
     /// Starts decoding images. Returns the indexes of the chunks of those that aren't decoded.

@@ -157,15 +157,15 @@ impl Reader {
             Device::Cpu => None,
             Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
         };
+        if let Some(device) = &device {
+            unstarted.ask_engine(spec, device)?;
+        }
         let cufile = match &device {
             Some(_) => gpu::gds::choose(spec, &unstarted.chunk_index)?,
             None => None,
         };
         if let (Some(_), Some(of)) = (cufile, &mut unstarted.needs.device) {
             of.gds_buffer = gds_buffer(spec, unstarted.needs.encoded);
-        }
-        if let Some(device) = &device {
-            unstarted.ask_engine(spec, device)?;
         }
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
         let there = MachineMemory {

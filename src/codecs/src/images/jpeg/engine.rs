@@ -16,12 +16,18 @@ use dali_zarr_base::dtype::DType;
 const SAMPLINGS: [(usize, usize); 4] = [(1, 1), (2, 1), (1, 2), (2, 2)];
 
 impl Jpeg {
-    /// Whether chunks are whole JPEG streams, of which nothing is stored elsewhere.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Whether the metadata leave open that chunks are images for the engine: whole streams, of which nothing is stored
+    /// elsewhere, gray or of YCbCr, in chunks whose last axis has `last` elements.
+    pub(super) fn is_plain(&self, last: u64) -> bool {
         let tables = &self.tables;
         let none =
             tables.quantization.iter().all(Option::is_none) && tables.codes.iter().flatten().all(Option::is_none);
-        none && self.header.is_empty()
+        let colours = match (self.stored, self.wanted) {
+            (None, None | Some(Space::Rgb | Space::Gray)) | (Some(Space::YCbCr), Some(Space::Rgb)) => true,
+            (stored, wanted) => stored == Some(Space::Gray) && wanted == Some(Space::Gray),
+        };
+        // A CMYK image has four channels. Other numbers may be columns of gray images.
+        none && self.header.is_empty() && colours && last != 4
     }
 
     /// Returns the image, if the engine decodes it.

@@ -241,8 +241,8 @@ impl Decoder for Jpeg {
         Ok(())
     }
 
-    fn is_for_gpu(&self) -> bool {
-        self.is_whole()
+    fn is_for_gpu(&self, last: u64) -> bool {
+        self.is_plain(last)
     }
 
     fn for_gpu(&self, encoded: &[u8], expected: &Expected<'_>) -> Result<GpuImage, &'static str> {

@@ -48,13 +48,17 @@ pub(super) struct ImageLibrary {
 }
 
 impl ImageLibrary {
-    /// Loads the library and its extension for JPEG, once for the whole process. They are never closed.
+    /// Loads the library and its extension for JPEG, once for the whole process, if they are there. They are never closed.
     ///
     /// # Errors
     /// If it isn't found, is of a version that isn't known, or lacks the extension for JPEG.
     pub fn open() -> Result<&'static Self> {
-        static OPENED: OnceLock<Result<ImageLibrary>> = OnceLock::new();
-        OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+        static OPENED: OnceLock<ImageLibrary> = OnceLock::new();
+        if let Some(opened) = OPENED.get() {
+            return Ok(opened);
+        }
+        let loaded = Self::load()?;
+        Ok(OPENED.get_or_init(|| loaded))
     }
 
     fn load() -> Result<Self> {
@@ -179,8 +183,11 @@ impl Drop for Instance {
 /// Loads the extension for JPEG that lies beside the library, of which `function` is a part.
 fn jpeg_extension(function: *const c_void) -> Result<unsafe extern "C" fn(*mut Extension) -> Status> {
     let missing = |why: String| Error::value(format!("nvImageCodec's extension for JPEG: {why}; {ADVICE}"));
-    let folder = file_of(function).and_then(|file| Some(file.parent()?.join("extensions")));
-    let folder = folder.ok_or_else(|| missing("its folder wasn't found".into()))?;
+    let file = file_of(function).ok_or_else(|| missing("its folder wasn't found".into()))?;
+    // Beside the library, as in packages of Python, or beside its folder, as in the system's packages.
+    let mut folders = file.ancestors().skip(1).take(2).map(|folder| folder.join("extensions"));
+    let folder = folders.find(|folder| folder.is_dir());
+    let folder = folder.ok_or_else(|| missing(format!("there are no extensions beside {}", file.display())))?;
     let files = std::fs::read_dir(&folder).map_err(|e| missing(format!("{}: {e}", folder.display())))?;
     let found = files.flatten().map(|file| file.path()).filter(|path| is_named(path, "libnvjpeg_ext.so")).max();
     let path = found.ok_or_else(|| missing(format!("{} has no libnvjpeg_ext.so", folder.display())))?;

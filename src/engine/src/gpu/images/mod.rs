@@ -34,10 +34,11 @@ const PROBED: (u32, u32) = (64, 48);
 /// Returns the device memory that is left free for a lane's decoder of images, which takes it from the driver. (On an H200 a
 /// decoder took 40 to 130 MB with waves of frames of 480 x 640.)
 pub(super) const fn memory(largest: usize) -> usize {
-    largest.saturating_mul(4).saturating_add(64 << 20)
+    largest.saturating_mul(4).saturating_add(128 << 20)
 }
 
-/// Whether the GPU has a JPEG engine that can be used. If it has one, it is asked only once.
+/// Whether the GPU has a JPEG engine that can be used. If it has one, it is asked only once; else each reader of images asks,
+/// since a library that is missing may be installed, and memory that is short may become free.
 ///
 /// # Errors
 /// If not, or nvImageCodec isn't there. The message says which.
