@@ -91,7 +91,7 @@ def test_what_the_engine_lacks_is_decoded_on_the_cpu(tmp_path):
     found, counters = read(tmp_path, decode_device="gpu")
     assert counters["chunks_decoded_gpu"] == 2 * COUNT // 3 and counters["cpu_fallbacks"] == COUNT // 3, counters
     assert furthest(found, expected) <= 1
-    left = [int(file.parent.name if file.name == "0" else file.name.split(".")[0]) for file in chunk_files(tmp_path, "a")[::3]]
+    left = [int(file.name.split(".")[0]) for file in chunk_files(tmp_path, "a")[::3]]
     assert furthest(found[left], expected[left]) == 0
 
 
@@ -111,7 +111,7 @@ def test_damage_is_an_error_or_nan(tmp_path, damage):
     """The message is the CPU's, images beside it are whole, and the context lives on."""
     write(tmp_path, "a", frames((COUNT, 48, 64, 3)), (1, 48, 64, 3), "v2", JPEG["jpeg"])
     expected = zarr.open_array(str(tmp_path), path="a", mode="r")[...]
-    file = sorted(chunk_files(tmp_path, "a"))[7]
+    file = chunk_files(tmp_path, "a")[7]
     number = int(file.name.split(".")[0])
     whole = file.read_bytes()
     other = imagecodecs.jpeg8_encode(scene((48, 66, 3)), level=90)

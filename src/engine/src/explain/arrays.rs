@@ -213,7 +213,7 @@ fn why(spec: &Spec, unstarted: &UnstartedReader, array: usize, part: usize) -> S
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
     let format = &unstarted.chunk_index.dataset.arrays[array].parts[part].format;
-    let is_image = format.gpu_chain().is_some_and(Chain::is_image_for_gpu);
+    let is_image = format.chain.is_image_for_gpu();
     let text = match unstarted.chunk_index.decisions[array][part].why {
         Why::Uncompressed if to_gpu => "uncompressed: its chunks are copied to the GPU as they are",
         Why::Uncompressed => "uncompressed: its chunks are read as they are",

@@ -85,18 +85,21 @@ pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Option<Decod
 /// Returns the bytes of a lane's workspace that are left free for the decoder of images. 0 if the GPU decodes no images.
 fn left_for_images(dataset: &Dataset, decisions: &Decisions) -> usize {
     let parts = dataset.arrays.iter().zip(decisions).flat_map(|(array, decisions)| array.parts.iter().zip(decisions));
-    let images = parts.filter(|(part, decision)| {
-        decision.route == Route::Gpu && part.format.gpu_chain().is_some_and(Chain::is_image_for_gpu)
-    });
+    let images = parts.filter(|(part, decision)| decision.route == Route::Gpu && part.format.chain.is_image_for_gpu());
     images.map(|(part, _)| part.largest_bytes).max().map_or(0, images::memory)
 }
 
-/// Checks that there is a decoder of the GPU for these codecs. A GPU has one for images if [`images_available`] says so.
+/// Checks that there is a decoder of the GPU for these codecs. `no_engine`: why there is none for images, if there is none
+/// ([`images_available`]).
 ///
 /// # Errors
 /// If not. The message says why.
-pub(crate) fn available(chain: &Chain) -> Result<()> {
-    chain.compression().map_or(Ok(()), |compression| codec(compression).map(drop).map_err(Error::value))
+pub(crate) fn available(chain: &Chain, no_engine: Option<&Error>) -> Result<()> {
+    match (chain.compression(), no_engine) {
+        (Some(compression), _) => codec(compression).map(drop).map_err(Error::value),
+        (None, Some(error)) if chain.is_image_for_gpu() => Err(error.clone()),
+        (None, _) => Ok(()),
+    }
 }
 
 /// The lanes of a reader. Dropping them waits for the waves under way.
@@ -247,9 +250,9 @@ mod tests {
     #[test]
     fn decoders_are_there_or_said_to_be_missing() {
         for compression in [Compression::Zstd, Compression::Gzip, Compression::Blosc(BloscCodec::Snappy, 0)] {
-            available(&Chain::from(compression)).unwrap();
+            available(&Chain::from(compression), None).unwrap();
         }
-        let error = available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0))).unwrap_err();
+        let error = available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), None).unwrap_err();
         assert!(error.message().contains("no decoder for Blosc's own compressor, blosclz"), "{error}");
     }
 }

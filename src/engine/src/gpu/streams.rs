@@ -8,9 +8,9 @@ use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
 use crate::messages::{Content, Wave};
 use crate::route::{Facts, Route, Streams, decide};
 use dali_zarr_base::memory::arena::rounded;
+use dali_zarr_codecs::GpuImage;
 use dali_zarr_codecs::stream::Checksum;
 use dali_zarr_codecs::streams::{ChunkStream, SplitChunk, StreamCodec, split};
-use dali_zarr_codecs::{Chain, GpuImage};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ pub(super) fn plan_wave(
             Content::Encoded => {
                 let bytes = &*wave.payloads[i].bytes;
                 let format = &chunk_index.part(chunk.id).format;
-                if format.gpu_chain().is_some_and(Chain::is_image_for_gpu) {
+                if format.chain.is_image_for_gpu() {
                     let image = format.image_for_gpu(bytes, &chunk_index.planner.chunk_shape(chunk.id));
                     let found = Streams { are_taken: image.is_ok(), staged: 0, room };
                     match (image, decide(&Facts { streams: Some(found), ..Facts::OF_GPU }).route) {

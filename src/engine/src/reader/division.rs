@@ -6,14 +6,13 @@ use std::sync::Arc;
 use super::needs::{RoutedPart, needs, parts};
 use super::opening::UnstartedReader;
 use super::ordering::with_tables;
-use super::routing::Note;
-use crate::budget::{self, Asked, Division, MachineMemory, Rates};
+use super::routing::{self, Note};
+use crate::budget::{self, Asked, Division, MachineMemory, Needs, Rates};
 use crate::gpu::{self, driver};
-use crate::route::{Codec, Decisions, Expected, Facts, Route, Why, decide};
-use dali_zarr_base::error::{Result, Site};
+use crate::route::{Decisions, Expected, Facts, Route, Why, decide};
+use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::shown;
-use dali_zarr_codecs::Chain;
-use dali_zarr_samples::spec::{DecodeDevice, Spec};
+use dali_zarr_samples::spec::Spec;
 
 impl UnstartedReader {
     /// Divides the memory. If device memory holds so few chunks of an array that the CPU would decode them sooner than
@@ -31,8 +30,7 @@ impl UnstartedReader {
         if decisions == self.chunk_index.decisions {
             return Ok(division);
         }
-        let needs = needs(spec, &self.chunk_index, &decisions, &self.outputs, &mut self.order.clone())?;
-        let needs = with_tables(needs, &self.chunk_index.planner, &self.order);
+        let needs = self.needs_with(spec, &decisions)?;
         let on_cpu = budget::divide(&needs, &asked, there)?;
         // Host memory may hold chunks for fewer threads only.
         let host = &on_cpu.budget.host;
@@ -50,39 +48,30 @@ impl UnstartedReader {
         Ok(on_cpu)
     }
 
-    /// Asks the GPU whether it has an engine for images, if there are any for it. If it has none, the CPU decodes them.
+    /// Asks the GPU whether it has an engine for images, if there are any for it. If it has none, the arrays are decided about
+    /// anew, so that the CPU decodes images.
     ///
     /// # Errors
     /// If it has none, but the user asked for the GPU; or as [`needs`].
     pub fn ask_engine(&mut self, spec: &Spec, device: &Arc<driver::Device>) -> Result<()> {
-        let is_image = |of: &RoutedPart<'_>| {
-            of.route == Route::Gpu && of.part.format.gpu_chain().is_some_and(Chain::is_image_for_gpu)
-        };
-        let dataset = &self.chunk_index.dataset;
-        let mut images = parts(dataset, &self.chunk_index.decisions).filter(is_image).peekable();
-        if images.peek().is_none() {
+        let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index) else { return Ok(()) };
+        let is_image = |of: RoutedPart<'_>| of.route == Route::Gpu && of.part.format.chain.is_image_for_gpu();
+        if !parts(&chunk_index.dataset, &chunk_index.decisions).any(is_image) {
             return Ok(());
         }
         let Err(missing) = gpu::images_available(device) else { return Ok(()) };
-        let (mut decisions, mut notes) = (self.chunk_index.decisions.clone(), Vec::new());
-        for RoutedPart { array, number, part, .. } in images {
-            let asked = spec.resources.decode_device;
-            let (store, name) = (dataset.stores[part.store].location(), &*dataset.arrays[array].name);
-            if asked == DecodeDevice::Gpu {
-                return Err(missing.at(Site::store(store).array(name)));
-            }
-            let codec = Codec::Gpu { most: usize::MAX, available: false };
-            decisions[array][number] = decide(&Facts { asked, codec, ..Facts::OF_GPU });
-            let text = format!("store {store}, array '{name}': decoded on the CPU: {missing}");
-            notes.push(Note { array, part: number, text });
-        }
-        let needs = needs(spec, &self.chunk_index, &decisions, &self.outputs, &mut self.order.clone())?;
-        self.needs = with_tables(needs, &self.chunk_index.planner, &self.order);
-        if let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index) {
-            chunk_index.decisions = decisions;
-        }
-        self.notes.extend(notes);
+        (chunk_index.decisions, self.notes) = routing::of_arrays(spec, &chunk_index.dataset, Some(&missing))?;
+        self.needs = self.needs_with(spec, &self.chunk_index.decisions)?;
         Ok(())
+    }
+
+    /// Returns what the reader needs with these decisions.
+    ///
+    /// # Errors
+    /// As [`needs`].
+    fn needs_with(&self, spec: &Spec, decisions: &Decisions) -> Result<Needs> {
+        let needs = needs(spec, &self.chunk_index, decisions, &self.outputs, &mut self.order.clone())?;
+        Ok(with_tables(needs, &self.chunk_index.planner, &self.order))
     }
 
     /// Decides about the parts of arrays again that the GPU would decode, with what this division and so many threads of the

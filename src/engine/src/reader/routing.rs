@@ -18,11 +18,11 @@ pub(crate) struct Note {
 }
 
 /// Decides about each part of each array by the codecs and the sizes. Returns a note for each part that the CPU decodes because
-/// the GPU can't.
+/// the GPU can't. `no_engine`: why there is none for images, if there is none; before the GPU is asked, there may be one.
 ///
 /// # Errors
 /// If the GPU can't, but the user asked for it.
-pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset) -> Result<(Decisions, Vec<Note>)> {
+pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset, no_engine: Option<&Error>) -> Result<(Decisions, Vec<Note>)> {
     let (asked, to_gpu) = (spec.resources.decode_device, matches!(spec.device, Device::Gpu(_)));
     if asked == DecodeDevice::Gpu && !to_gpu {
         return Err(Error::value(
@@ -33,8 +33,8 @@ pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset) -> Result<(Decisions, Ve
     for (a, array) in dataset.arrays.iter().enumerate() {
         let mut parts = Vec::new();
         for (p, part) in array.parts.iter().enumerate() {
-            let missing = part.format.gpu_chain().filter(|_| to_gpu && asked != DecodeDevice::Cpu).map(gpu::available);
-            let missing = missing.and_then(Result::err);
+            let chain = part.format.gpu_chain().filter(|_| to_gpu && asked != DecodeDevice::Cpu);
+            let missing = chain.and_then(|chain| gpu::available(chain, no_engine).err());
             let codec = codec(part, missing.is_none());
             let decision = decide(&Facts { asked, to_gpu, codec, largest: part.largest_bytes, ..Facts::OF_GPU });
             if let Some(lacks) = lacking(part, decision.why, missing) {

@@ -8,9 +8,8 @@
 use super::frame::{Frame, Scan, Segment, Segments, Tables};
 use super::sample::Convert;
 use super::{Jpeg, Space};
-use crate::images::fit::{Expected, Found};
+use crate::images::fit::Expected;
 use crate::on_gpu::GpuImage;
-use dali_zarr_base::dtype::DType;
 
 /// How often the first of three components is sampled beside the others: 4:4:4, 4:2:2, 4:4:0, 4:2:0.
 const SAMPLINGS: [(usize, usize); 4] = [(1, 1), (2, 1), (1, 2), (2, 2)];
@@ -44,13 +43,7 @@ impl Jpeg {
             return Err("it isn't a baseline image of one scan");
         }
         let channels = self.channels(&frame, &tables)?;
-        let found = Found {
-            height: frame.height as u64,
-            width: frame.width as u64,
-            channels: channels.into(),
-            dtype: DType::U8,
-        };
-        expected.check(&found).map_err(|_| "it is of another size than the chunk")?;
+        expected.check(&frame.found(channels.into())).map_err(|_| "it is of another size than the chunk")?;
         if !has_tables(&frame, &scan, &tables) || !restarts_fit(&frame, tables.restart, bytes) {
             return Err(DAMAGED);
         }

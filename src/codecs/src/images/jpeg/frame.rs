@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::huffman::Codes;
+use crate::images::fit::Found;
+use dali_zarr_base::dtype::DType;
 
 /// The place of each coefficient in its block, in the order in which they are stored.
 pub(super) const ZIGZAG: [u8; 64] = [
@@ -34,6 +36,13 @@ pub(super) struct Frame {
     /// Whether SOF0 says so: at most two tables of codes of each class.
     pub baseline: bool,
     pub components: Vec<Component>,
+}
+
+impl Frame {
+    /// Returns what an image of this frame says of its chunk.
+    pub fn found(&self, channels: u64) -> Found {
+        Found { height: self.height as u64, width: self.width as u64, channels, dtype: DType::U8 }
+    }
 }
 
 /// A component of the frame.

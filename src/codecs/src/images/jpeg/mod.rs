@@ -25,7 +25,7 @@ use serde_json::Value;
 use self::frame::{Frame, Segment, Segments, Tables};
 use self::sample::{Convert, Scaling};
 use self::scan::Parts;
-use super::fit::{Expected, Found, Unfit};
+use super::fit::{Expected, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
 use crate::on_gpu::GpuImage;
@@ -211,12 +211,7 @@ impl Decoder for Jpeg {
                     let frame = frame.as_ref().ok_or_else(|| Unfit::damaged("a scan has no frame"))?;
                     if parts.is_none() {
                         let convert = self.convert(frame, &tables).map_err(Unfit::Damaged)?;
-                        expected.check(&Found {
-                            height: frame.height as u64,
-                            width: frame.width as u64,
-                            channels: convert.channels(frame.components.len()) as u64,
-                            dtype: DType::U8,
-                        })?;
+                        expected.check(&frame.found(convert.channels(frame.components.len()) as u64))?;
                         if Parts::bytes(frame) > self.working_bytes(out.len()) {
                             return Err(Unfit::damaged("its blocks reach far beyond its pixels"));
                         }

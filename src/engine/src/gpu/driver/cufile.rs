@@ -10,9 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 
-use libloading::Library;
-
-use super::Device;
+use super::{Device, SideLibrary};
 use crate::messages::FilePart;
 use dali_zarr_base::error::{Error, Result};
 
@@ -65,44 +63,20 @@ impl CuFile {
     }
 
     fn load() -> Result<Self> {
-        let named = std::env::var_os(NAMED);
-        let names: Vec<_> = match &named {
-            Some(name) => vec![name.clone()],
-            None => SONAMES.iter().map(Into::into).collect(),
-        };
-        let mut tried = Vec::new();
-        for name in names {
-            // SAFETY: the library's initialisers need neither CUDA nor a driver.
-            match unsafe { Library::new(&name) } {
-                // SAFETY: the library is cuFile, because of its name or because the user says so, and is never closed.
-                Ok(library) => return unsafe { Self::resolve(Box::leak(Box::new(library))) },
-                Err(e) => tried.push(format!("{}: {e}", name.display())),
-            }
-        }
-        Err(Error::value(format!("io=\"gds\": cuFile could not be loaded; {ADVICE}. Tried: {}", tried.join("; "))))
-    }
-
-    /// Looks up the functions and opens the driver.
-    ///
-    /// # Safety
-    /// `library` is cuFile.
-    unsafe fn resolve(library: &'static Library) -> Result<Self> {
-        /// # Safety
-        /// `T` is the function's type.
-        unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T> {
-            // SAFETY: the caller promises that `T` is the function's type.
-            let symbol = unsafe { library.get::<T>(name.as_bytes()) };
-            symbol.map(|s| *s).map_err(|e| Error::value(format!("cuFile lacks {name}: {e}; {ADVICE}")))
-        }
+        let candidates = || SONAMES.iter().map(Into::into).collect();
+        // SAFETY: what has these names is cuFile.
+        let library = unsafe { SideLibrary::open("cuFile", NAMED, candidates, ADVICE) }.map_err(|tried| {
+            Error::value(format!("io=\"gds\": cuFile could not be loaded; {ADVICE}. Tried: {tried}"))
+        })?;
         // SAFETY: the types are those of cuFile's documentation.
         unsafe {
-            let open: unsafe extern "C" fn() -> Status = get(library, "cuFileDriverOpen")?;
+            let open: unsafe extern "C" fn() -> Status = library.function("cuFileDriverOpen")?;
             let cufile = Self {
-                register: get(library, "cuFileHandleRegister")?,
-                deregister: get(library, "cuFileHandleDeregister")?,
-                register_memory: get(library, "cuFileBufRegister")?,
-                deregister_memory: get(library, "cuFileBufDeregister")?,
-                read: get(library, "cuFileRead")?,
+                register: library.function("cuFileHandleRegister")?,
+                deregister: library.function("cuFileHandleDeregister")?,
+                register_memory: library.function("cuFileBufRegister")?,
+                deregister_memory: library.function("cuFileBufDeregister")?,
+                read: library.function("cuFileRead")?,
             };
             check("cuFileDriverOpen", open())?;
             Ok(cufile)

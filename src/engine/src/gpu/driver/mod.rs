@@ -12,6 +12,7 @@ mod decode_arrays;
 mod device;
 mod kernels;
 mod memory;
+mod side_library;
 mod stream;
 
 pub use copy::{copy_async, copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
@@ -20,6 +21,7 @@ pub use decode_arrays::DecodeArrays;
 pub use device::Device;
 pub use kernels::{AssembleArrays, Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
+pub use side_library::SideLibrary;
 pub use stream::{Event, Stream};
 
 use cudarc::driver::{result::DriverError, sys::CUresult};

@@ -11,6 +11,7 @@ use libloading::Library;
 use super::structures::{
     DecodeParams, ExecutionParams, Extension, Handle, ImageInfo, InstanceCreateInfo, Properties, Status,
 };
+use crate::gpu::driver::SideLibrary;
 use dali_zarr_base::error::{Error, Result};
 
 /// The environment variable with the path of nvImageCodec's library. If it isn't set, the library is looked for beside this
@@ -23,8 +24,8 @@ const INSTALLED: &str = "nvidia/nvimgcodec/libnvimgcodec.so.0";
 /// 100.
 const VERSIONS: std::ops::Range<u32> = 800..1000;
 
-pub(super) const ADVICE: &str = "install it with: pip install 'nvidia-nvimgcodec-cu13[nvjpeg]' (cu12 for CUDA 12); or name the library's \
-                      file in DALI_ZARR_NVIMGCODEC";
+pub(super) const ADVICE: &str = "install it with: pip install 'nvidia-nvimgcodec-cu13[nvjpeg]' (cu12 for CUDA 12); or \
+                                 name the library's file in DALI_ZARR_NVIMGCODEC";
 
 /// The functions of nvImageCodec.
 pub(super) struct ImageLibrary {
@@ -62,37 +63,15 @@ impl ImageLibrary {
     }
 
     fn load() -> Result<Self> {
-        let names = match std::env::var_os(NAMED) {
-            Some(name) => vec![PathBuf::from(name)],
-            None => installed().into_iter().chain([SONAME.into()]).collect(),
-        };
-        let mut tried = Vec::new();
-        for name in names {
-            // SAFETY: the library's initialisers need neither CUDA nor a driver.
-            match unsafe { Library::new(&name) } {
-                // SAFETY: the library is nvImageCodec, because of its name or because the user says so; it is never closed.
-                Ok(library) => return unsafe { Self::resolve(Box::leak(Box::new(library))) },
-                Err(e) => tried.push(format!("{}: {e}", name.display())),
-            }
-        }
-        Err(Error::value(format!("the GPU's JPEG engine needs nvImageCodec; {ADVICE}. Tried: {}", tried.join("; "))))
-    }
-
-    /// Looks up the functions, and loads the extension.
-    ///
-    /// # Safety
-    /// `library` is nvImageCodec.
-    unsafe fn resolve(library: &'static Library) -> Result<Self> {
-        /// # Safety
-        /// `T` is the function's type.
-        unsafe fn get<T: Copy>(library: &Library, name: &str) -> Result<T> {
-            // SAFETY: the caller promises that `T` is the function's type.
-            let symbol = unsafe { library.get::<T>(name.as_bytes()) };
-            symbol.map(|s| *s).map_err(|e| Error::value(format!("nvImageCodec lacks {name}: {e}; {ADVICE}")))
-        }
+        let candidates = || installed().into_iter().chain([SONAME.into()]).collect();
+        // SAFETY: what has these names is nvImageCodec.
+        let library = unsafe { SideLibrary::open("nvImageCodec", NAMED, candidates, ADVICE) }.map_err(|tried| {
+            Error::value(format!("the GPU's JPEG engine needs nvImageCodec; {ADVICE}. Tried: {tried}"))
+        })?;
         // SAFETY: the types are those of nvimgcodec.h, of the versions that are checked before anything else is called.
         unsafe {
-            let properties: unsafe extern "C" fn(*mut Properties) -> Status = get(library, "nvimgcodecGetProperties")?;
+            let properties: unsafe extern "C" fn(*mut Properties) -> Status =
+                library.function("nvimgcodecGetProperties")?;
             let mut found = Properties::new();
             check("nvimgcodecGetProperties", properties(&mut found))?;
             if !VERSIONS.contains(&found.version) {
@@ -102,20 +81,20 @@ impl ImageLibrary {
                 )));
             }
             Ok(Self {
-                instance_create: get(library, "nvimgcodecInstanceCreate")?,
-                instance_destroy: get(library, "nvimgcodecInstanceDestroy")?,
-                extension_create: get(library, "nvimgcodecExtensionCreate")?,
+                instance_create: library.function("nvimgcodecInstanceCreate")?,
+                instance_destroy: library.function("nvimgcodecInstanceDestroy")?,
+                extension_create: library.function("nvimgcodecExtensionCreate")?,
                 jpeg: jpeg_extension(properties as *const c_void)?,
-                decoder_create: get(library, "nvimgcodecDecoderCreate")?,
-                decoder_destroy: get(library, "nvimgcodecDecoderDestroy")?,
-                decode: get(library, "nvimgcodecDecoderDecode")?,
-                wait: get(library, "nvimgcodecFutureWaitForAll")?,
-                statuses: get(library, "nvimgcodecFutureGetProcessingStatus")?,
-                future_destroy: get(library, "nvimgcodecFutureDestroy")?,
-                image_create: get(library, "nvimgcodecImageCreate")?,
-                image_destroy: get(library, "nvimgcodecImageDestroy")?,
-                stream_create: get(library, "nvimgcodecCodeStreamCreateFromHostMem")?,
-                stream_destroy: get(library, "nvimgcodecCodeStreamDestroy")?,
+                decoder_create: library.function("nvimgcodecDecoderCreate")?,
+                decoder_destroy: library.function("nvimgcodecDecoderDestroy")?,
+                decode: library.function("nvimgcodecDecoderDecode")?,
+                wait: library.function("nvimgcodecFutureWaitForAll")?,
+                statuses: library.function("nvimgcodecFutureGetProcessingStatus")?,
+                future_destroy: library.function("nvimgcodecFutureDestroy")?,
+                image_create: library.function("nvimgcodecImageCreate")?,
+                image_destroy: library.function("nvimgcodecImageDestroy")?,
+                stream_create: library.function("nvimgcodecCodeStreamCreateFromHostMem")?,
+                stream_destroy: library.function("nvimgcodecCodeStreamDestroy")?,
             })
         }
     }
