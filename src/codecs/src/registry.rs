@@ -10,7 +10,7 @@ use super::chain::Step;
 use super::codec_entry::{CodecEntry, Fields, Format};
 use super::compressor::Compressor;
 use super::filters::{Arithmetic, CastValue, Checksum, Checksummed, PackBits, Predictor, ScaleOffset, Shuffle};
-use super::images::{Image, Jpeg, Jpeg2k, Png, WebP};
+use super::images::{Image, Jpeg, Jpeg2k, JpegXl, Png, WebP};
 use super::lzma::Lzma;
 use super::{BloscCodec, Compression};
 use Entry::{Bytes, Elements, Image as Picture, Refused};
@@ -68,6 +68,7 @@ const CODECS: &[(&str, Entry)] = &[
     ("imagecodecs_jpeg", Picture(|c| made(Image::new(c, Jpeg::parse(c)?)?))),
     ("jpeg", Picture(|c| made(Image::new(c, Jpeg::extension(c)?)?))),
     ("imagecodecs_jpeg2k", Picture(|c| made(Image::new(c, Jpeg2k::parse(c)?)?))),
+    ("imagecodecs_jpegxl", Picture(|c| made(Image::new(c, JpegXl::parse(c)?)?))),
     ("imagecodecs_webp", Picture(|c| made(Image::new(c, WebP::parse(c)?)?))),
     ("imagecodecs_png", Picture(|c| made(Image::new(c, Png::parse(c)?)?))),
     ("json", Refused("any Python object")),

@@ -15,6 +15,7 @@
 mod fit;
 mod jpeg;
 mod jpeg2k;
+mod jpegxl;
 mod png;
 mod step;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod webp;
 
 pub(super) use jpeg::Jpeg;
 pub(super) use jpeg2k::Jpeg2k;
+pub(super) use jpegxl::JpegXl;
 pub(super) use png::Png;
 pub(super) use step::Image;
 pub(super) use webp::WebP;

@@ -1,7 +1,7 @@
 """Writes the images of this folder, and `expected.json` with what imagecodecs decodes: shape, type and CRC-32 of its bytes.
 
 Needs imagecodecs and Pillow: `python make.py`. Written with imagecodecs 2026.3.6 (libjpeg-turbo 3.1.3, libwebp 1.6.0,
-OpenJPEG 2.5.4) and Pillow 13.0.
+OpenJPEG 2.5.4, libjxl 0.11.2) and Pillow 13.0.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ def scene(height: int, width: int, channels: int, seed: int) -> np.ndarray:
     return (np.stack(planes, -1) + noise).clip(0, 255).astype("u1")
 
 
+def letters(height: int, width: int) -> np.ndarray:
+    """A page with the same signs many times."""
+    rng = np.random.default_rng(9)
+    page = np.full((height, width, 3), 240, "u1")
+    signs = rng.random((4, 9, 6)) < 0.5
+    for y in range(4, height - 10, 12):
+        for x in range(3, width - 7, 8):
+            page[y : y + 9, x : x + 6][signs[rng.integers(4)]] = (20, 30, 90)
+    return page
+
+
 def pillow(image: np.ndarray, mode: str, kind: str, **how: object) -> bytes:
     out = io.BytesIO()
     Image.fromarray(image, mode).save(out, kind, **how)
@@ -38,6 +49,8 @@ def all_images() -> dict[str, bytes]:
     four = scene(11, 21, 4, 1)
     deep = scene(30, 40, 1, 2)[..., 0].astype("u2") * 257
     jpeg2k = imagecodecs.jpeg2k_encode
+    jpegxl = imagecodecs.jpegxl_encode
+    wide = scene(20, 300, 3, 8)
     return {
         "gray.jpg": jpeg(scene(13, 19, 1, 3)[..., 0], level=80),
         "420.jpg": jpeg(color, level=85, subsampling="420"),
@@ -65,6 +78,22 @@ def all_images() -> dict[str, bytes]:
         "bytes.j2k": jpeg2k(color.astype("i1"), codecformat="j2k", reversible=True),
         "lossy.jp2": jpeg2k(color, level=40, reversible=False),
         "lossy-deep.j2k": jpeg2k(deep, level=60, codecformat="j2k", reversible=False),
+        "color.jxl": jpegxl(color),
+        "gray.jxl": jpegxl(scene(13, 19, 1, 3)[..., 0], effort=1),
+        "alpha.jxl": jpegxl(four, usecontainer=True),
+        "deep.jxl": jpegxl(deep),
+        "twelve.jxl": jpegxl(deep >> 4, bitspersample=12),
+        "half.jxl": jpegxl((color / 255).astype("f2")),
+        "float.jxl": jpegxl((color / 255).astype("f4"), effort=3),
+        "planes.jxl": jpegxl(np.moveaxis(four, -1, 0), planar=True),
+        "groups.jxl": jpegxl(wide, effort=3),
+        "letters.jxl": jpegxl(letters(48, 64), effort=8),
+        "lossy.jxl": jpegxl(scene(48, 64, 3, 0), level=90),
+        "lossy-best.jxl": jpegxl(color, level=100),
+        "lossy-alpha.jxl": jpegxl(four, level=90),
+        "lossy-groups.jxl": jpegxl(wide, level=80),
+        "lossy-letters.jxl": jpegxl(letters(48, 64), level=90, effort=8),
+        "lossy-float.jxl": jpegxl((color / 255).astype("f4"), level=90),
         "tiles.j2k": pillow(scene(50, 40, 3, 6), "RGB", "JPEG2000", no_jp2=True, tile_size=(16, 24), num_resolutions=3, mct=1),
         "blocks.jp2": pillow(
             scene(70, 90, 1, 7)[..., 0], "L", "JPEG2000", codeblock_size=(8, 16), precinct_size=(32, 32), progression="PCRL",
@@ -79,7 +108,7 @@ def main() -> None:
         (FOLDER / name).write_bytes(encoded)
         decode = {
             "jpg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode,
-            "j2k": imagecodecs.jpeg2k_decode, "jp2": imagecodecs.jpeg2k_decode,
+            "j2k": imagecodecs.jpeg2k_decode, "jp2": imagecodecs.jpeg2k_decode, "jxl": imagecodecs.jpegxl_decode,
         }[name.rsplit(".")[-1]]
         values = decode(encoded)
         expected[name] = {"shape": values.shape, "dtype": values.dtype.name, "crc": zlib.crc32(values.tobytes())}
