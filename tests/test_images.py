@@ -35,6 +35,13 @@ LOSSLESS: dict[str, dict[str, Any]] = {
     "webp": {"id": "imagecodecs_webp", "lossless": True},
     "jpeg2k": {"id": "imagecodecs_jpeg2k", "reversible": True},
     "jpeg2k-alone": {"id": "imagecodecs_jpeg2k", "reversible": True, "codecformat": "j2k"},
+    "jpegxl": {"id": "imagecodecs_jpegxl", "lossless": True},
+    "jpegxl-fast": {"id": "imagecodecs_jpegxl", "lossless": True, "effort": 1, "usecontainer": True},
+}
+TYPES = {
+    "imagecodecs_png": ("uint8", "uint16"), "imagecodecs_webp": ("uint8",),
+    "imagecodecs_jpeg2k": ("uint8", "uint16", "int8", "int16"),
+    "imagecodecs_jpegxl": ("uint8", "uint16", "float16", "float32"),
 }
 JPEG: dict[str, dict[str, Any]] = {
     "jpeg": {"id": "imagecodecs_jpeg", "level": 90},
@@ -98,7 +105,7 @@ def _v3(kind: type, name: str) -> type:
 
 
 V3: dict[str, type] = {}
-for _id in ("jpeg", "jpeg2k", "png", "webp"):
+for _id in ("jpeg", "jpeg2k", "jpegxl", "png", "webp"):
     V3[f"imagecodecs_{_id}"] = _v3(ArrayBytesCodec, f"imagecodecs_{_id}")
 for _id in ("lzw", "deflate"):
     V3[f"imagecodecs_{_id}"] = _v3(BytesBytesCodec, f"imagecodecs_{_id}")
@@ -124,7 +131,7 @@ def write(
         how |= {"zarr_format": 2, **codecs}
     else:
         how |= {"zarr_format": 3, "filters": [codec_v3(f) for f in filters]}
-        image = compressor["id"].endswith(("jpeg", "jpeg2k", "png", "webp"))
+        image = compressor["id"].endswith(("jpeg", "jpeg2k", "jpegxl", "png", "webp"))
         how |= {"serializer": codec_v3(compressor), "compressors": None} if image else {"compressors": [codec_v3(compressor)]}
         if layout == "v3-shards":
             how["shards"] = tuple(2 * n for n in chunks)
@@ -143,12 +150,12 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int8", "int16"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int8", "int16", "float16", "float32"])
 def test_lossless_images(tmp_path, device, layout, dtype):
     """Each format with each of its types: values are those that were written."""
     names = []
     for codec, config in LOSSLESS.items():
-        if dtype not in {"png": ("uint8", "uint16"), "webp": ("uint8",)}.get(codec, ("uint8", "uint16", "int8", "int16")):
+        if dtype not in TYPES[config["id"]]:
             continue
         for number, (shape, chunks) in enumerate(SHAPES):
             colours = shape[-1] in (3, 4)
@@ -190,6 +197,42 @@ def test_lossy_jpeg2k_is_near_imagecodecs(tmp_path, layout, dtype, most):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "most"), [("uint8", 1), ("uint16", 3), ("float16", 2**-10), ("float32", 1e-4)])
+def test_lossy_jpegxl_is_near_imagecodecs(tmp_path, layout, dtype, most):
+    """libjxl and the decoder both compute with float32, in another order. Small distances have large low frequencies."""
+    for number, (shape, chunks) in enumerate(SHAPES):
+        for how in ({"level": 99}, {"distance": 0.01}, {"distance": 4.0, "effort": 3}):
+            config = {"id": "imagecodecs_jpegxl", "lossless": False, **how}
+            name = f"a{number}{len(how)}{how.get('level')}"
+            write(tmp_path, name, scene(shape, dtype), chunks, layout, config)
+            expected = zarr.open_array(str(tmp_path), path=name, mode="r")[...]
+            loader = Loader(tmp_path, arrays=[name], batch_size=7, device="cpu")
+            found = np.concatenate([batch[name].numpy() for batch in loader])
+            assert np.abs(found.astype("f8") - expected.astype("f8")).max() <= most
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float16", "float32"])
+def test_jpegxl_of_other_channels(tmp_path, layout, dtype):
+    """Gray and colours with alpha; planes of their own; letters, which are in a frame of their own; several groups."""
+    letters = np.zeros((60, 90, 3), dtype)
+    letters[5:50:12, 4:80:9] = letters[6:50:12, 5:80:9] = letters[7:50:12, 4:80:9] = scene((1, 1, 3), dtype)[0, 0]
+    for name, values, more in (
+        ("two", scene((12, 34, 2), dtype), {}), ("four", scene((12, 34, 4), dtype), {}), ("letters", letters, {}),
+        ("planes", np.moveaxis(scene((12, 34, 5), dtype), -1, 0), {"planar": True}), ("groups", scene((20, 300, 3), dtype), {}),
+        ("lossy", scene((12, 34, 4), dtype), {"lossless": False}),
+    ):
+        config = {"id": "imagecodecs_jpegxl", "lossless": True, **more}
+        write(tmp_path, name, np.stack([values] * 4), (1, *values.shape), layout, config)
+        expected = zarr.open_array(str(tmp_path), path=name, mode="r")[...]
+        (found,) = [batch[name].numpy() for batch in Loader(tmp_path, arrays=[name], batch_size=4, device="cpu")]
+        if name == "lossy":
+            assert np.abs(found.astype("f8") - expected.astype("f8")).max() <= (3 if dtype[0] == "u" else 2**-10)
+        else:
+            assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("config", "lossy"),
     [
@@ -197,6 +240,7 @@ def test_lossy_jpeg2k_is_near_imagecodecs(tmp_path, layout, dtype, most):
         ({"id": "imagecodecs_webp", "lossless": False, "level": 80}, True), (LOSSLESS["jpeg2k"], False),
         ({"id": "imagecodecs_jpeg2k"}, None), ({"id": "imagecodecs_jpeg2k", "level": 40}, True),
         ({"id": "imagecodecs_jpeg2k", "reversible": False}, True), ({"id": "imagecodecs_lzw"}, False),
+        (LOSSLESS["jpegxl"], False), ({"id": "imagecodecs_jpegxl", "lossless": False, "level": 90}, True),
     ],
     ids=str,
 )
@@ -268,7 +312,7 @@ def test_abbreviated_streams(tmp_path, device, key):
     check(device, 8, path=tmp_path, arrays=["a"])
 
 
-@pytest.mark.parametrize("codec", ["png", "webp", "jpeg", "jpeg2k", "jpeg2k-alone"])
+@pytest.mark.parametrize("codec", ["png", "webp", "jpeg", "jpeg2k", "jpeg2k-alone", "jpegxl", "jpegxl-fast"])
 def test_damage_and_other_images(tmp_path, device, codec):
     """Truncated images and those of other sizes are errors that name the chunk."""
     config = {**LOSSLESS, **JPEG}[codec]
@@ -292,7 +336,7 @@ def test_damage_and_other_images(tmp_path, device, codec):
         ({"id": "imagecodecs_png", "gamma": 2.2}, "gamma"),
         ({"id": "imagecodecs_webp", "index": 3}, "index"),
         ({"id": "imagecodecs_jpeg2k", "planar": True}, "planar"),
-        ({"id": "imagecodecs_jpegxl"}, "imagecodecs_jpegxl"),
+        ({"id": "imagecodecs_jpegxl", "index": 2}, "index"),
         ({"id": "imagecodecs_lerc"}, "imagecodecs_lerc"),
     ],
 )

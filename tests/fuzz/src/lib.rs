@@ -112,9 +112,13 @@ pub fn decode_chunk(input: &[u8]) {
 pub fn decode_image(input: &[u8]) {
     let Some((&[kind, height, width], data)) = input.split_first_chunk::<3>() else { return };
     const CODECS: [&str; 4] = ["imagecodecs_jpeg", "imagecodecs_png", "imagecodecs_webp", "imagecodecs_jpeg2k"];
-    let codec = CODECS[usize::from(kind & 3)];
     let channels = 1 + u64::from(kind >> 2 & 3);
-    let dtype = if kind >> 4 & 1 == 1 && kind & 1 == 1 { DType::U16 } else { DType::U8 };
+    let (codec, dtype) = if kind >> 5 & 1 == 1 {
+        ("imagecodecs_jpegxl", [DType::U8, DType::U16, DType::F16, DType::F32][usize::from(kind & 3)])
+    } else {
+        let deep = kind >> 4 & 1 == 1 && kind & 1 == 1;
+        (CODECS[usize::from(kind & 3)], if deep { DType::U16 } else { DType::U8 })
+    };
     let shape = [height.into(), width.into(), channels];
     let Ok(format) = ChunkFormat::from_v3(&json!([codec]), dtype, 0, &shape) else { return };
     let Ok(len) = format.decoded_bytes(&shape) else { return };

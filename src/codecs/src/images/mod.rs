@@ -12,6 +12,7 @@
 //!
 //! [imagecodecs.zarr]: https://github.com/cgohlke/imagecodecs/blob/master/imagecodecs/zarr.py
 
+mod boxes;
 mod fit;
 mod jpeg;
 mod jpeg2k;

@@ -159,7 +159,7 @@ fn headers_that_take_memory_are_refused() {
     assert!(refused(&tuned.bytes, &[64, 64, 3]).contains("its own transform of colours"));
     let other = refused(&header(1 << 29, 1 << 29, 0, true), SHAPE);
     assert!(other.contains("536870912 rows of 536870912 pixels with 3 channels of uint8"), "{other}");
-    for (encoded, text) in [(&COLOR[..3], "truncated"), (b"\xff\xd8\xff", "no header"), (&[], "truncated")] {
+    for (encoded, text) in [(&COLOR[..3], "truncated"), (b"\xff\xd8\xff", "no header"), (&[0xff], "truncated")] {
         assert!(refused(encoded, SHAPE).contains(text), "{text}");
     }
 }
@@ -196,7 +196,6 @@ fn frames_beside_the_image_are_refused() {
         // Not shown: as large as the image, one pixel larger, and not for patches.
         (&[(1, 0), (2, 2), (1, 1), (2, 0), (2, 0), (2, 1), (1, 1), (2, 0), (8, 64), (2, 0), (8, 65)], "larger"),
         (&[(1, 0), (2, 2), (1, 1), (2, 0), (2, 0), (2, 1), (1, 0), (2, 0), (1, 0)], "isn't for patches"),
-        (&[(1, 1), (1, 1)], "another order"),
     ] {
         let mut encoded = [header(64, 64, 0, true), frame(fields, &[])].concat();
         encoded.extend([0; 40]);
@@ -246,6 +245,28 @@ fn samples(all: &[&[(u32, u32)]], each: &[&[(u32, u32)]]) -> Vec<u8> {
     });
     let group = section(|writer| stream(writer, each));
     [header(200, 100, 0, false), frame(MODULAR, &[first, group.clone(), group.clone(), group.clone(), group])].concat()
+}
+
+#[test]
+fn sections_in_another_order() {
+    let group = section(|writer| stream(writer, &[]));
+    let first = section(|writer| {
+        global(writer);
+        stream(writer, &[]);
+    });
+    let mut writer = Writer::default();
+    bits(&mut writer, MODULAR);
+    // A code of 0 to 3 with two bits each, for all contexts.
+    bits(&mut writer, &[(1, 1), (1, 0), (1, 1), (2, 0), (1, 1), (4, 15), (1, 1), (4, 1), (1, 1)]);
+    bits(&mut writer, &[(2, 1), (2, 3), (2, 0), (2, 1), (2, 2), (2, 3), (1, 0)]);
+    // Three sections stand elsewhere: the third place of all, then of those that are left the first and the second.
+    bits(&mut writer, &[(2, 3), (2, 1), (2, 0), (2, 2)]);
+    let mut table = Writer::default();
+    let sections = [group.clone(), group.clone(), first, group.clone(), group];
+    sections.iter().for_each(|one| bits(&mut table, &[(2, 1), (14, one.len() as u32 - 1024)]));
+    let encoded = [header(200, 100, 0, false), writer.bytes, table.bytes, sections.concat()].concat();
+    let format = v3(json!(["imagecodecs_jpegxl"]), DType::U8, &[100, 200, 3]).unwrap();
+    assert!(decode(&format, &encoded, &[100, 200, 3]).unwrap().iter().all(|&value| value == 0));
 }
 
 #[test]

@@ -3,11 +3,10 @@
 //! Of the boxes this reads those that change values: colours and the order of channels. What isn't the codestream's own
 //! samples in their order is refused, so that no profile or palette takes memory.
 
+use crate::images::boxes::next;
+
 /// The first bytes of a JP2 file.
 const SIGNATURE: [u8; 12] = [0, 0, 0, 12, b'j', b'P', b' ', b' ', 13, 10, 0x87, 10];
-
-/// A box's type and what it holds.
-type Part<'a> = (&'a [u8], &'a [u8]);
 
 /// Returns the codestream of a file, which may be nothing but a codestream.
 ///
@@ -26,28 +25,6 @@ pub(super) fn codestream(file: &[u8]) -> Result<&[u8], String> {
         }
     }
     Err("it has no codestream".to_owned())
-}
-
-/// Reads the next box of `rest`. `None` at the end.
-fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<Part<'a>>, String> {
-    if rest.is_empty() {
-        return Ok(None);
-    }
-    let truncated = || "a box is truncated".to_owned();
-    let (length, more) = rest.split_first_chunk::<4>().ok_or_else(truncated)?;
-    let (kind, more) = more.split_at_checked(4).ok_or_else(truncated)?;
-    let (start, end) = match u32::from_be_bytes(*length) {
-        // To the end of the file.
-        0 => (8, rest.len()),
-        1 => {
-            let long = more.first_chunk::<8>().ok_or_else(truncated)?;
-            (16, usize::try_from(u64::from_be_bytes(*long)).map_err(|_| truncated())?)
-        }
-        length => (8, length as usize),
-    };
-    let inside = rest.get(start..end).ok_or_else(truncated)?;
-    *rest = &rest[end..];
-    Ok(Some((kind, inside)))
 }
 
 /// Reads the boxes of a header.

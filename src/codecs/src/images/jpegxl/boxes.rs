@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use crate::images::boxes::next;
+
 /// The first bytes of a file with boxes.
 const SIGNATURE: [u8; 12] = [0, 0, 0, 12, b'J', b'X', b'L', b' ', 13, 10, 0x87, 10];
 
@@ -39,26 +41,4 @@ pub(super) fn codestream(file: &[u8]) -> Result<Cow<'_, [u8]>, String> {
         }
     }
     Err(if number == 0 { "it has no codestream" } else { "the last part of its codestream is missing" }.to_owned())
-}
-
-/// Reads the next box of `rest`. `None` at the end.
-fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<(&'a [u8], &'a [u8])>, String> {
-    if rest.is_empty() {
-        return Ok(None);
-    }
-    let truncated = || "a box is truncated".to_owned();
-    let (length, more) = rest.split_first_chunk::<4>().ok_or_else(truncated)?;
-    let (kind, more) = more.split_at_checked(4).ok_or_else(truncated)?;
-    let (start, end) = match u32::from_be_bytes(*length) {
-        // To the end of the file.
-        0 => (8, rest.len()),
-        1 => {
-            let long = more.first_chunk::<8>().ok_or_else(truncated)?;
-            (16, usize::try_from(u64::from_be_bytes(*long)).map_err(|_| truncated())?)
-        }
-        length => (8, length as usize),
-    };
-    let inside = rest.get(start..end).ok_or_else(truncated)?;
-    *rest = &rest[end..];
-    Ok(Some((kind, inside)))
 }

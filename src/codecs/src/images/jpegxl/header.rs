@@ -73,8 +73,7 @@ impl Header {
 
     /// Writes the header for the crate, which so never sees the file's own.
     ///
-    /// `wide` says whether samples of modular channels have 32 bits. libjxl always gives low frequencies so many, whatever
-    /// the header says.
+    /// `wide` says whether samples of modular channels have 32 bits, and not 16.
     pub fn written(&self, wide: bool) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.bits(16, 0x0aff);

@@ -3,10 +3,16 @@
 //!
 //! Lossless images have the values of libjxl. Lossy ones differ from it in rounding, as both compute with float32.
 //!
-//! The crate takes memory as parts of a codestream say. Before it sees an image, this module reads all of these parts:
-//! the headers of the file and of its only frame, the table of sections (`header.rs`, `frame.rs`), and what is at the
-//! beginning of each section (`sections.rs`). Images that have more than a frame, profiles of colours, or larger parts
-//! than libjxl writes are refused. The crate's panics become errors.
+//! The crate takes memory as parts of a codestream say: up to 268 MB for a profile of colours, or for a palette of a
+//! group, by some bytes. So this module reads all that takes memory before the crate sees an image:
+//!
+//! - `header.rs`: the file's header. The crate gets one that is written here, and never the file's own.
+//! - `frame.rs`: the frames' headers and where their sections are.
+//! - `sections.rs`: what is in the sections before their pixels, with the codes and trees in `entropy.rs` (`prefix.rs`,
+//!   `ans.rs`) and `tree.rs`. To find all of it, low frequencies are decoded too (`modular.rs`).
+//!
+//! What isn't usual of libjxl is refused, so that this reader and the crate can't see different structures. The crate's
+//! panics become errors.
 
 mod ans;
 mod boxes;
@@ -83,10 +89,10 @@ impl Decoder for JpegXl {
         let header = Header::read(&mut reader).map_err(Unfit::Damaged)?;
         expected.check(&header.found())?;
         let (frames, bytes) = frame::frames(reader, &header).map_err(Unfit::Damaged)?;
-        frames.iter().try_for_each(|frame| sections::check(frame, &header)).map_err(Unfit::Damaged)?;
-        let mut codestream = header.written(!header.narrow || frames.iter().any(|sections| !sections.frame.modular));
-        codestream.extend_from_slice(bytes);
-        let codestream = &codestream;
+        frames.iter().try_for_each(|sections| sections::check(sections, &header)).map_err(Unfit::Damaged)?;
+        // libjxl keeps low frequencies in 32 bits, whatever the header says. Distances of 0.01 need more than 16.
+        let wide = !header.narrow || frames.iter().any(|sections| !sections.frame.modular);
+        let codestream = &[&header.written(wide), bytes].concat();
         // What the crate compares with a limit: three colours always, and rows of 16 pixels at least.
         let sizes = frames.iter().map(|one| (one.frame.width, one.frame.height)).chain([(header.width, header.height)]);
         let most = sizes.map(|(width, height)| width.max(16) as usize * height as usize).max().unwrap_or(0);

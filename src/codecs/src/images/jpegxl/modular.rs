@@ -61,7 +61,8 @@ pub(super) fn skip(
                 around.describe(&mut properties, x, weighted.error);
                 let (predictor, offset, factor, context) = leaf(tree, &properties)?;
                 let coded = signed(numbers.next(reader, context as usize)?);
-                let value = around.predict(predictor, guess) + i64::from(offset) + i64::from(coded) * i64::from(factor);
+                let value = (i64::from(coded) * i64::from(factor))
+                    .saturating_add(around.predict(predictor, guess) + i64::from(offset));
                 if i32::try_from(value).is_err() {
                     return Err("values of low frequencies are too large".to_owned());
                 }
@@ -189,22 +190,22 @@ impl Weighted {
         let p = self.weights.errors;
         let all = [
             w + ne - n,
-            n - ((tw + tn + tne) * p[0] >> 5),
-            w - ((tw + tn + tnw) * p[1] >> 5),
-            n - (tnw * p[2] + tn * p[3] + tne * p[4] + (nn - n) * p[5] + (nw - w) * p[6] >> 5),
+            n - (((tw + tn + tne) * p[0]) >> 5),
+            w - (((tw + tn + tnw) * p[1]) >> 5),
+            n - ((tnw * p[2] + tn * p[3] + tne * p[4] + (nn - n) * p[5] + (nw - w) * p[6]) >> 5),
         ];
         let mut weights = [0i64; 4];
         for (i, weight) in weights.iter_mut().enumerate() {
             let error = u64::from(north.0[i].wrapping_add(north_east.0[i]).wrapping_add(north_west.0[i]));
             let shift = (error + 1).ilog2().saturating_sub(5);
             let inverse = (1 << 24) / ((error >> shift) + 1);
-            *weight = (4 + (u64::from(self.weights.most[i]) * inverse >> shift)) as i64;
+            *weight = (4 + ((u64::from(self.weights.most[i]) * inverse) >> shift)) as i64;
         }
         let shift = weights.iter().sum::<i64>().ilog2() - 4;
         weights.iter_mut().for_each(|weight| *weight >>= shift);
         let sum: i64 = weights.iter().sum();
         let total = (sum >> 1) - 1 + weights.iter().zip(all).map(|(weight, guess)| weight * guess).sum::<i64>();
-        let mut guess = total * ((1 << 24) / sum) >> 24;
+        let mut guess = (total * ((1 << 24) / sum)) >> 24;
         if ((tn ^ tw) | (tn ^ tnw)) <= 0 {
             guess = guess.clamp(w.min(n).min(ne), w.max(n).max(ne));
         }

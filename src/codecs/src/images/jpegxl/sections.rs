@@ -113,7 +113,7 @@ fn patches(reader: &mut Reader<'_>, header: &Header) -> Result<(), String> {
         }
         for place in 0..count {
             let context = if place == 0 { 4 } else { 6 };
-            (numbers.next(reader, context)?, numbers.next(reader, context)?);
+            (0..2).try_for_each(|_| numbers.next(reader, context).map(drop))?;
             for _ in 0..=header.extra {
                 let mode = numbers.next(reader, 5)?;
                 if mode > 7 {
@@ -151,7 +151,8 @@ impl Global {
             // How colours follow from each other.
             if !reader.flag()? {
                 reader.number([(0, 84), (0, 256), (8, 2), (16, 258)])?;
-                (reader.float()?, reader.float()?, reader.bits(16)?);
+                (0..2).try_for_each(|_| reader.float().map(drop))?;
+                reader.skip(16)?;
             }
         }
         let tree = if reader.flag()? { Some(Tree::read(reader, header.samples())?) } else { None };
