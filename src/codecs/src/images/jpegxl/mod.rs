@@ -119,8 +119,8 @@ impl Decoder for JpegXl {
     }
 
     fn working_bytes(&self, decoded: usize) -> usize {
-        // For each sample some floats and what is before them, and for all the tables of codes.
-        (decoded / self.sample).saturating_mul(40).saturating_add(4 << 20)
+        // For each sample a few bytes of its own, and of trees and patches; and for all the tables of codes.
+        (decoded / self.sample).saturating_mul(24).saturating_add(4 << 20)
     }
 }
 
