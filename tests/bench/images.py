@@ -1,7 +1,8 @@
 """Camera frames that are JPEG chunks, as shuffled windows of normalised float16 tensors with channels first, beside what else
 gives them.
 
-    python tests/bench/images.py [--small] [--device cuda] [--store DIR] [--threads 15]
+    python tests/bench/images.py [--small] [--device cuda] [--store DIR] [--threads 15] [--video DIR]
+    python tests/bench/images.py --write-videos DIR
 
 Frames look like a camera's: smooth colours, moving shapes and some noise, as JPEG of quality 90 (4:2:0), one for each chunk. A
 sample is a window of 16 frames, a batch has 8 samples, and samples don't overlap, so that each frame is decoded once. The peers:
@@ -10,10 +11,12 @@ sample is a window of 16 frames, a batch has 8 samples, and samples don't overla
 - ``zarr-python``: chunks decoded by imagecodecs, in as many threads, then PyTorch on the device.
 - ``DALI``: ``fn.readers.file`` and ``fn.decoders.image`` over the same images as files, shuffled one by one; on the device that is
   asked for (``mixed`` on a GPU), then ``fn.crop_mirror_normalize``.
+- ``torchcodec``: the frames as videos in AV1 and H.264, decoded as LeRobot does, on the CPU and by a GPU's NVDEC (``video.py``).
+  Videos are those of ``--video``, or are written for each size. What can't be imported or decoded is left out, and a line says so.
 
-Each frame shows its number, so that the first batches are compared with NumPy's over imagecodecs' frames. There are some hundred
-different ones, which the store and the folder link to. Frames/s are medians of ``--rounds`` passes, in turns, each of a new loader,
-and without its first batches, which are prepared while it starts.
+Each frame shows its number, so that the first batches are compared with NumPy's over imagecodecs' frames (videos aren't), and with
+the camera's, as PSNR. There are some hundred different ones, which the store and the folder link to. Frames/s are medians of
+``--rounds`` passes, in turns, each of a new loader, and without its first batches, which are prepared while it starts.
 """
 
 from __future__ import annotations
@@ -22,16 +25,20 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import imagecodecs
 import numpy as np
 import torch
+import video
 import zarr
 from imagecodecs.numcodecs import Jpeg, register_codecs
 
@@ -41,6 +48,7 @@ SIZES = {"480 x 640": (480, 640, 38_400), "224 x 224": (224, 224, 102_400)}
 # Frames that differ, and batches that aren't timed.
 DIFFERENT, FIRST = 256, 4
 Batches = Iterator[torch.Tensor]
+Peers = dict[str, Callable[[Path, str, int], Callable[[], Batches]]]
 
 
 def camera(count: int, height: int, width: int) -> Iterator[np.ndarray]:
@@ -60,14 +68,15 @@ def camera(count: int, height: int, width: int) -> Iterator[np.ndarray]:
         yield frame.clip(0, 255).astype("u1")
 
 
-def write(folder: Path, count: int, height: int, width: int) -> None:
+def write(folder: Path, count: int, frames: np.ndarray) -> None:
     """Writes the store ``frames.zarr``, and the same images as files."""
+    _, height, width, _ = frames.shape
     array = zarr.create_array(
         folder / "frames.zarr", name="image", shape=(count, height, width, 3), chunks=(1, height, width, 3), dtype="uint8",
         zarr_format=2, compressors=Jpeg(level=90),
     )
     (folder / "files/0").mkdir(parents=True)
-    for k, frame in enumerate(camera(DIFFERENT, height, width)):
+    for k, frame in enumerate(frames):
         array[k] = frame
     for k in range(count):
         chunk = folder / f"frames.zarr/image/{k % DIFFERENT}.0.0.0"
@@ -76,10 +85,10 @@ def write(folder: Path, count: int, height: int, width: int) -> None:
             os.link(chunk, folder / f"frames.zarr/image/{k}.0.0.0")
 
 
-def decoded(folder: Path, k: int) -> np.ndarray:
-    """A frame as imagecodecs decodes it, normalised in float64, with channels first."""
-    frame = imagecodecs.jpeg_decode((folder / f"files/0/{k:06}.jpg").read_bytes())
-    return ((frame.astype("f8") - MEAN) / STDDEV).transpose(2, 0, 1)
+@lru_cache(DIFFERENT)
+def decoded(file: Path) -> np.ndarray:
+    """A frame as imagecodecs decodes it."""
+    return imagecodecs.jpeg_decode(file.read_bytes())
 
 
 def reader(folder: Path, device: str, threads: int) -> Callable[[], Batches]:
@@ -126,14 +135,37 @@ def dali(folder: Path, device: str, threads: int) -> Callable[[], Batches]:
     return lambda: (batch[0]["image"] for batch in iterator)
 
 
-def furthest(folder: Path, batches: Batches) -> float:
-    """How far the values of the first batches are from imagecodecs' at most, in levels of a byte."""
-    most = 0.0
+def videos(folder: Path, count: int, height: int, width: int, device: str) -> Peers:
+    """torchcodec's peers, for videos in the folder."""
+    peers: Peers = {}
+    for codec in video.CODECS:
+        for where in ["cpu", "cuda"] if device == "cuda" else ["cpu"]:
+            peer = f"torchcodec, {codec}{', NVDEC' * (where == 'cuda')}"
+            path = video.place(folder, codec, height, width)
+            if why := video.missing(path, where):
+                print(f"{peer} is left out: {why}", file=sys.stderr, flush=True)
+                continue
+            peers[peer] = lambda _, device, threads, path=path, where=where: video.reader(
+                path, count, WINDOW, BATCH, threads, where, device, MEAN, STDDEV
+            )
+    return peers
+
+
+def compared(folder: Path, frames: np.ndarray, peer: str, batches: Batches) -> tuple[float, float]:
+    """How far the values of the first batches are from imagecodecs' at most, in bytes' levels, and their PSNR to the camera's."""
+    most, squares, numbers = 0.0, [], []
     for batch, _ in zip(batches, range(FIRST), strict=False):
-        for one in batch.cpu().numpy().astype("f4"):
-            number = sum(1 << bit for bit in range(8) if one[0, 8, 16 * bit + 8] > 0)
-            most = max(most, float(np.abs(decoded(folder, number) - one).max()) * STDDEV)
-    return most
+        for one in batch.cpu().numpy():
+            numbers.append(sum(1 << bit for bit in range(8) if one[0, 8, 16 * bit + 8] > 0))
+            levels = one.transpose(1, 2, 0).astype("f4") * STDDEV + MEAN
+            squares.append(np.square(levels - frames[numbers[-1]]).mean())
+            if not peer.startswith("torchcodec"):
+                most = max(most, float(np.abs(levels - decoded(folder / f"files/0/{numbers[-1]:06}.jpg")).max()))
+    windows = np.reshape(numbers, (-1, WINDOW))
+    # DALI's readers shuffle files one by one.
+    if peer != "DALI" and (windows != windows[:, :1] // WINDOW * WINDOW + np.arange(WINDOW)).any():
+        raise SystemExit(f"{peer}: windows of other frames than those that were asked for: {windows}")
+    return most, float(10 * np.log10(255**2 / np.mean(squares)))
 
 
 def main() -> None:
@@ -143,33 +175,56 @@ def main() -> None:
     parser.add_argument("--store", help="folder for the stores")
     parser.add_argument("--threads", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--video", type=Path, help="folder with the videos")
+    parser.add_argument("--write-videos", type=Path, help="writes the videos to this folder, and does no more")
     given = parser.parse_args()
     register_codecs(verbose=False)
     for size, (height, width, count) in SIZES.items():
+        frames = np.stack(list(camera(DIFFERENT, height, width)))
+        if given.write_videos:
+            given.write_videos.mkdir(parents=True, exist_ok=True)
+            for codec in video.CODECS:
+                video.write(given.write_videos, codec, frames)
+            continue
         with tempfile.TemporaryDirectory(dir=given.store) as name:
             folder = Path(name)
             count = 8 * DIFFERENT if given.small else count
-            write(folder, count, height, width)
-            peers = {"dali_zarr": reader, "zarr-python": zarr_python, "DALI": dali}
+            write(folder, count, frames)
+            for codec in video.CODECS if not given.video and find_spec("av") else []:
+                video.write(folder, codec, frames)
+            peers: Peers = {"dali_zarr": reader, "zarr-python": zarr_python, "DALI": dali}
+            peers |= videos(given.video or folder, count, height, width, given.device)
+            sizes = {"JPEG": sum((folder / f"files/0/{k:06}.jpg").stat().st_size for k in range(DIFFERENT)) / DIFFERENT}
+            for codec in video.CODECS:
+                path = video.place(given.video or folder, codec, height, width)
+                sizes |= {codec: path.stat().st_size / video.LENGTH} if path.exists() else {}
             made = {peer: make(folder, given.device, given.threads) for peer, make in peers.items()}
-            levels = {peer: round(furthest(folder, one()), 2) for peer, one in made.items()}
+            likeness = {peer: compared(folder, frames, peer, one()) for peer, one in made.items()}
             del made
             times: dict[str, list[float]] = {peer: [] for peer in peers}
             for _ in range(given.rounds):
                 for peer, make in peers.items():
-                    # zarr-python takes much longer than the others.
-                    most = count // (BATCH * WINDOW) if peer != "zarr-python" else max(count // (BATCH * WINDOW) // 24, FIRST + 4)
+                    # zarr-python takes much longer than the others, and videos on the CPU somewhat.
+                    part = 24 if peer == "zarr-python" else 4 if peer.startswith("torchcodec") else 1
+                    most = max(count // (BATCH * WINDOW) // part, FIRST + 4)
                     batches = make(folder, given.device, given.threads)()
-                    start = frames = 0
+                    start = read = 0
                     for number, batch in zip(range(most), batches, strict=False):
-                        frames += len(batch) if number >= FIRST else 0
+                        read += len(batch) if number >= FIRST else 0
                         start = time.perf_counter() if number == FIRST - 1 else start
                     if given.device == "cuda":
                         torch.cuda.synchronize()
-                    times[peer].append(frames / (time.perf_counter() - start))
+                    times[peer].append(read / (time.perf_counter() - start))
                     del batches
             rates = {peer: round(statistics.median(one)) for peer, one in times.items()}
-            print(json.dumps({"frames": size, "frames/s": rates, "levels from libjpeg-turbo": levels}), flush=True)
+            result = {
+                "frames": size,
+                "frames/s": rates,
+                "levels from libjpeg-turbo": {k: round(v[0], 2) for k, v in likeness.items() if not k.startswith("torchcodec")},
+                "PSNR to the camera, dB": {k: round(v[1], 2) for k, v in likeness.items()},
+                "bytes/frame": {codec: round(one) for codec, one in sizes.items()},
+            }
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

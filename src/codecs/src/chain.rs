@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::on_gpu::{GpuImage, GpuLayout, OnGpu, Packed, gpu_layout};
+use super::on_gpu::{GpuImage, GpuLayout, ImageFormat, OnGpu, Packed, gpu_layout};
 use super::{Compression, wrong_size};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
@@ -45,7 +45,7 @@ pub(super) trait Step: Debug + Send + Sync {
         OnGpu::No
     }
 
-    /// Returns the image in `encoded`, if it has the elements of `shape` and the GPU's engine for images decodes it.
+    /// Returns the image in `encoded`, if it has the elements of `shape` and a library of the GPU decodes it.
     ///
     /// # Errors
     /// The reason why the CPU has to decode it, as the end of a sentence.
@@ -193,13 +193,16 @@ impl Chain {
     pub fn compression(&self) -> Option<Compression> {
         self.gpu_layout.and_then(|layout| match layout.packed {
             Packed::Compressed(compression) => Some(compression),
-            Packed::Stored | Packed::Image => None,
+            Packed::Stored | Packed::Image(_) => None,
         })
     }
 
-    /// Whether chunks are images that the GPU's engine for images decodes.
-    pub fn is_image_for_gpu(&self) -> bool {
-        self.gpu_layout.is_some_and(|layout| layout.packed == Packed::Image)
+    /// Returns the format of the chunks, if they are images that a library of the GPU may decode.
+    pub fn image_format(&self) -> Option<ImageFormat> {
+        self.gpu_layout.and_then(|layout| match layout.packed {
+            Packed::Image(format) => Some(format),
+            Packed::Stored | Packed::Compressed(_) => None,
+        })
     }
 
     /// See [`super::ChunkFormat::image_for_gpu`]. `stored` is the chunk's shape in the order of its stored axes.

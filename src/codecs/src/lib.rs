@@ -62,7 +62,7 @@ pub mod zstd;
 pub use chain::Chain;
 pub use codec_list::CodecList;
 pub use metadata::V2Codecs;
-pub use on_gpu::GpuImage;
+pub use on_gpu::{GpuImage, ImageFormat};
 
 use std::fmt;
 
@@ -227,8 +227,8 @@ impl ChunkFormat {
         Some(&self.chain).filter(|chain| chain.is_for_gpu())
     }
 
-    /// Returns the image in a chunk, if the GPU's engine for images decodes it to a chunk of `shape`, the extent along each
-    /// of the array's axes. It takes the time of finding the ends of its scan, not of decoding it.
+    /// Returns the image in a chunk, if a library of the GPU decodes it to a chunk of `shape`, the extent along each of the
+    /// array's axes. It takes the time of reading headers, not of decoding.
     ///
     /// # Errors
     /// The reason why the CPU has to decode it, as the end of a sentence.

@@ -13,13 +13,22 @@ pub(super) enum OnGpu {
     Streams(Compression),
     /// The assembling kernel undoes this byte shuffle of elements of this many bytes.
     Shuffle(usize),
-    /// The GPU's engine for images decodes most of them: see `Step::image_for_gpu`.
-    Image,
+    /// A library of the GPU decodes most images of this format: see `Step::image_for_gpu`.
+    Image(ImageFormat),
     /// The host verifies the checksum and skips it: see `Step::inside`.
     Checksum,
 }
 
-/// An image that the GPU's engine for images decodes. Its pixels have a byte for each channel, and no padding.
+/// A format of images that a library of the GPU decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// Baseline JPEG.
+    Jpeg,
+    /// JPEG 2000, part 1.
+    Jpeg2k,
+}
+
+/// An image that a library of the GPU decodes. The channels of a pixel lie beside each other, and rows without padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuImage {
     /// Where it lies in the encoded chunk.
@@ -28,8 +37,12 @@ pub struct GpuImage {
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// 1 (gray) or 3 (RGB).
+    /// Values of a pixel. JPEG: 1 (gray) or 3 (RGB).
     pub channels: u32,
+    /// Bits of a value. Up to 8 take a byte, more take two.
+    pub bits: u8,
+    /// Whether values have a sign.
+    pub signed: bool,
 }
 
 /// What the GPU decodes of a chain.
@@ -45,7 +58,7 @@ pub(super) struct GpuLayout {
 pub(super) enum Packed {
     Stored,
     Compressed(Compression),
-    Image,
+    Image(ImageFormat),
 }
 
 /// Returns what the GPU decodes. `None` if the chain has any other steps, except checksums at its end.
@@ -58,7 +71,7 @@ pub(super) fn gpu_layout(steps: impl Iterator<Item = OnGpu>) -> Option<GpuLayout
     }
     match steps.peek() {
         Some(OnGpu::Streams(found)) => packed = Packed::Compressed(*found),
-        Some(OnGpu::Image) if shuffle == 1 => packed = Packed::Image,
+        Some(OnGpu::Image(format)) if shuffle == 1 => packed = Packed::Image(*format),
         _ => {}
     }
     if packed != Packed::Stored {

@@ -6,7 +6,7 @@ use super::fit::{Expected, Unfit};
 use crate::chain::{Side, Size, Step};
 use crate::codec_entry::CodecEntry;
 use crate::damaged;
-use crate::on_gpu::{GpuImage, OnGpu};
+use crate::on_gpu::{GpuImage, ImageFormat, OnGpu};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 
@@ -21,14 +21,14 @@ pub(crate) trait Decoder: Debug + Send + Sync {
     /// If `encoded` is damaged, or is an image that doesn't fit the chunk.
     fn decode(&self, encoded: &[u8], expected: &Expected<'_>, out: &mut [u8]) -> Result<(), Unfit>;
 
-    /// Whether the GPU's engine for images decodes images of this configuration, for chunks whose last axis has so many
-    /// elements.
-    fn is_for_gpu(&self, _last: u64) -> bool {
-        false
+    /// Returns the format for a library of the GPU, if one decodes images of this configuration, for chunks whose last axis
+    /// has so many elements.
+    fn on_gpu(&self, _last: u64) -> Option<ImageFormat> {
+        None
     }
 
-    /// Returns the image, if the GPU's engine for images decodes it, and gives what [`Decoder::decode`] gives (or, if it is
-    /// lossy, nearly so).
+    /// Returns the image, if a library of the GPU decodes it, and gives what [`Decoder::decode`] gives (or, if it is lossy,
+    /// nearly so).
     ///
     /// # Errors
     /// The reason why the CPU has to decode it, as the end of a sentence.
@@ -105,7 +105,7 @@ impl<D: Decoder> Step for Image<D> {
     }
 
     fn on_gpu(&self) -> OnGpu {
-        if self.decoder.is_for_gpu(self.last) { OnGpu::Image } else { OnGpu::No }
+        self.decoder.on_gpu(self.last).map_or(OnGpu::No, OnGpu::Image)
     }
 
     fn image_for_gpu(&self, encoded: &[u8], shape: &[u64]) -> Result<GpuImage, &'static str> {

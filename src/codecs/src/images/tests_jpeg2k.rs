@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::images::tests::{decode, v2, v3};
+use crate::{Chain, ImageFormat};
 use dali_zarr_base::dtype::DType;
 
 const GRAY: &[u8] = include_bytes!("../../tests/images/gray.j2k");
@@ -130,6 +131,51 @@ fn damaged_structures_are_refused() {
         wrong[data..data + 40].fill(byte);
         assert!(refused(&wrong, SHAPE).contains("imagecodecs_jpeg2k"));
     }
+}
+
+/// What the GPU takes: what OpenJPEG writes by default, alone or in a file.
+#[test]
+fn images_for_the_gpu() {
+    let format = v3(json!(["imagecodecs_jpeg2k"]), DType::U8, SHAPE).unwrap();
+    let taken = |encoded: &[u8]| format.image_for_gpu(encoded, SHAPE);
+    let image = taken(GRAY).unwrap();
+    assert_eq!((image.range, image.width, image.height, image.channels), (0..GRAY.len(), 19, 13, 1));
+    assert_eq!((image.bits, image.signed), (8, false));
+    assert_eq!(format.gpu_chain().and_then(Chain::image_format), Some(ImageFormat::Jpeg2k));
+    // Only the codestream is for the GPU.
+    let file = [&[0, 0, 0, 12], &b"jP  "[..], &[13, 10, 0x87, 10], &[0; 4], b"jp2c", GRAY, b"behind"].concat();
+    assert_eq!(taken(&file).unwrap().range, 20..20 + GRAY.len());
+    let part = tile_part();
+    let comment = [0xff, 0x64, 0, 6, 0, 1, b'a', b'b'];
+    assert!(taken(&inserted(part, &comment)).is_ok());
+    let qcd = GRAY.windows(2).position(|two| two == [0xff, 0x5c]).unwrap();
+    let lengths = [0xff, 0x55, 0, 4, 0, 0];
+    let unusual = "it has parts that usual encoders don't write";
+    for (encoded, reason) in [
+        (with(WIDTH, &20u32.to_be_bytes()), "it is damaged, or of another array"),
+        (with(WIDTH, &[0xff; 4]), "it is damaged, or of another array"),
+        (GRAY[..GRAY.len() - 1].to_vec(), "it is damaged, or of another array"),
+        // Lengths of tiles, modes of blocks, markers around packets, colours of one channel, other steps.
+        (inserted(part, &lengths), unusual),
+        (with(COD + 12, &[1]), unusual),
+        (with(COD + 4, &[2]), unusual),
+        (with(COD + 8, &[1]), unusual),
+        (with(COD + 13, &[0]), unusual),
+        (inserted(COD, &GRAY[COD..COD + 14]), unusual),
+        (inserted(qcd, &GRAY[qcd..part]), unusual),
+        (with(part + 10, &[1]), unusual),
+    ] {
+        assert_eq!(taken(&encoded).unwrap_err(), reason, "{encoded:x?}");
+    }
+    // A sign takes two bytes.
+    let (signed, bytes) =
+        (include_bytes!("../../tests/images/signed.jp2"), include_bytes!("../../tests/images/bytes.j2k"));
+    let of = |dtype, shape| v3(json!(["imagecodecs_jpeg2k"]), dtype, shape).unwrap();
+    let image = of(DType::I16, &[30, 40]).image_for_gpu(signed, &[30, 40]).unwrap();
+    assert_eq!((image.bits, image.signed), (16, true));
+    let shape = &[17, 33, 3];
+    let reason = of(DType::I8, shape).image_for_gpu(bytes, shape).unwrap_err();
+    assert_eq!(reason, "its samples have a sign and a byte");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! By these numbers memory is divided, and `route` decides who decodes. They never decide what a reader delivers.
 
-use dali_zarr_codecs::{BloscCodec, Chain, Compression};
+use dali_zarr_codecs::{BloscCodec, Chain, Compression, ImageFormat};
 
 /// How long waves take, for chunks of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,14 +70,22 @@ impl Rates {
     /// Returns the rates for the chunks of `chain`; `None`: the GPU doesn't decode them.
     pub fn of_chain(chain: Option<&Chain>) -> Self {
         match chain {
-            Some(chain) if chain.is_image_for_gpu() => Self::IMAGES,
-            _ => Self::of(chain.and_then(Chain::compression)),
+            None => Self::of(None),
+            Some(chain) => chain.image_format().map_or_else(|| Self::of(chain.compression()), Self::of_images),
         }
     }
 
-    /// Those of JPEG images of 480 x 640 pixels (4:2:0, quality 90).
-    const IMAGES: Self =
-        Self { wave: 2e-3, wave_per_mib: 0.0, longest_mib: f64::MAX, gpu: 23e9, core: 0.4e9, ratio: 0.2 };
+    /// Returns those of JPEG images of 480 x 640 pixels (4:2:0, quality 90), and of JPEG 2000 tiles of 1024 x 1024 uint16
+    /// (lossless).
+    const fn of_images(format: ImageFormat) -> Self {
+        const fn one(wave: f64, gpu: f64, core: f64, ratio: f64) -> Rates {
+            Rates { wave, wave_per_mib: 0.0, longest_mib: f64::MAX, gpu, core, ratio }
+        }
+        match format {
+            ImageFormat::Jpeg => one(2e-3, 23e9, 0.4e9, 0.2),
+            ImageFormat::Jpeg2k => one(12e-3, 1.1e9, 0.011e9, 0.5),
+        }
+    }
 
     /// Returns how long waves take with chunks of `decoded` decoded bytes.
     pub fn time(&self, decoded: usize) -> WaveTime {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::reads::MAX_USES;
 use crate::reader::opening::UnstartedReader;
 use crate::route::{Decision, Route, Why};
-use dali_zarr_codecs::{Chain, Compression};
+use dali_zarr_codecs::{Chain, Compression, ImageFormat};
 use dali_zarr_samples::dataset::ArrayPart;
 use dali_zarr_samples::geometry::{Geometry, Role, Scaled, View, ViewDim};
 use dali_zarr_samples::spec::{Device, ScaleMethod, Spec};
@@ -213,15 +213,20 @@ fn why(spec: &Spec, unstarted: &UnstartedReader, array: usize, part: usize) -> S
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
     let format = &unstarted.chunk_index.dataset.arrays[array].parts[part].format;
-    let is_image = format.chain.is_image_for_gpu();
+    let image = format.chain.image_format();
     let text = match unstarted.chunk_index.decisions[array][part].why {
         Why::Uncompressed if to_gpu => "uncompressed: its chunks are copied to the GPU as they are",
         Why::Uncompressed => "uncompressed: its chunks are read as they are",
         Why::Asked => "decode_device=\"cpu\" asks for it",
         Why::DeliveredToCpu => "batches are delivered to the CPU and decoded there",
         // The others have notes.
-        _ if is_image => "JPEG: by the GPU's engine, if it has one, as data centre GPUs from the A100 on have",
-        _ => "the GPU has a decoder for it",
+        _ => match image {
+            None => "the GPU has a decoder for it",
+            Some(ImageFormat::Jpeg) => {
+                "JPEG: by the GPU's engine, if it has one, as data centre GPUs from the A100 on have"
+            }
+            Some(ImageFormat::Jpeg2k) => "JPEG 2000: by the GPU through nvJPEG2000, if that is installed",
+        },
     };
     text.into()
 }

@@ -17,7 +17,7 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, Source, TILE};
 
 use super::counters::Counters;
 use super::decoding::Decoder;
-use super::images::{EncodedImage, Lent, lend};
+use super::images::{EncodedImage, FORMATS, Lent, lend};
 use super::left_for_images;
 use super::plain_copies::start_plain_copies;
 use super::streams::{SlotCopy, StagingCopy, WavePlan, plan_wave};
@@ -32,7 +32,7 @@ use crate::stats::Stats;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::nvtx;
-use dali_zarr_codecs::GpuImage;
+use dali_zarr_codecs::{GpuImage, ImageFormat};
 
 /// Copies plain values to new device memory, and waits until they are there.
 pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
@@ -61,8 +61,8 @@ pub(super) struct Lane {
     assembled: Event,
     staging: DeviceBuffer,
     decoder: Decoder,
-    /// Decodes the images of a wave, until it has ended.
-    images: Option<Lent>,
+    /// Decode the images of a wave, until it has ended.
+    images: Vec<Lent>,
     tables: Tables,
     module: Arc<Module>,
     /// Device address of the operations.
@@ -99,7 +99,7 @@ impl Lane {
             assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, budget.wave_encoded)?,
             decoder: Decoder::new(device, module, workspace)?,
-            images: None,
+            images: Vec::new(),
             tables: Tables::new(device, budget)?,
             module: Arc::clone(module),
             ops,
@@ -146,7 +146,7 @@ impl Lane {
             // The memory is about to be used again, so no copy from it may be in flight.
             let _ = self.stream.synchronize();
         }
-        self.images = None;
+        self.images.clear();
         self.give_back(&mut wave);
         for (chunk, outcome) in wave.chunks.iter().zip(&mut outcomes) {
             match (&outcome, &result) {
@@ -191,9 +191,11 @@ impl Lane {
         let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &plan.streams, staging)?;
         self.decode_refused(wave, &plan.refused, outcomes);
-        // The decoder of images is lent as late as may be, since others wait for it.
-        let refused = self.decode_images(wave, &plan.images);
-        self.decode_refused(wave, &refused, outcomes);
+        // Decoders of images are lent as late as may be, since others wait for them.
+        for format in FORMATS {
+            let refused = self.decode_images(wave, &plan.images, format);
+            self.decode_refused(wave, &refused, outcomes);
+        }
         drop(range);
         if decodes {
             self.decoded.record(&self.stream)?;
@@ -207,9 +209,9 @@ impl Lane {
         self.assemble(wave, outcomes)?;
         self.assembled.record(&self.stream)?;
         if copies {
-            // The decoder of images reads host memory for as long as it decodes.
+            // Decoders of images read host memory for as long as they decode.
             if plan.images.is_empty() { &self.copied } else { &self.decoded }.synchronize()?;
-            self.images = None;
+            self.images.clear();
             self.give_back(wave);
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
@@ -292,21 +294,29 @@ impl Lane {
         }
     }
 
-    /// Starts decoding images. Returns the indexes of the chunks of those that aren't decoded.
-    fn decode_images(&mut self, wave: &Wave, images: &[(usize, GpuImage)]) -> Vec<usize> {
-        if images.is_empty() {
-            return Vec::new();
-        }
-        let Ok(decoder) = lend(&self.device) else { return images.iter().map(|&(chunk, _)| chunk).collect() };
-        let decoder = self.images.insert(decoder);
-        let encoded: Vec<EncodedImage<'_>> = images
+    /// Starts decoding the images of a format. Returns the indexes of the chunks of those that aren't decoded.
+    fn decode_images(
+        &mut self,
+        wave: &Wave,
+        images: &[(usize, ImageFormat, GpuImage)],
+        format: ImageFormat,
+    ) -> Vec<usize> {
+        let (chunks, encoded): (Vec<usize>, Vec<EncodedImage<'_>>) = images
             .iter()
-            .map(|&(i, ref image)| EncodedImage { bytes: &wave.payloads[i].bytes, image, to: wave.chunks[i].to })
-            .collect();
+            .filter(|(_, of, _)| *of == format)
+            .map(|&(i, _, ref image)| {
+                (i, EncodedImage { bytes: &wave.payloads[i].bytes, image, to: wave.chunks[i].to })
+            })
+            .unzip();
+        if chunks.is_empty() {
+            return chunks;
+        }
+        let Ok(mut decoder) = lend(&self.device, format) else { return chunks };
         // SAFETY: where each chunk goes there is room for its pixels, which `image_for_gpu` has counted; the wave has the
         // bytes until the stream has passed this point.
         let refused = unsafe { decoder.decode(&self.stream, &encoded) };
-        refused.into_iter().map(|(k, _)| images[k].0).collect()
+        self.images.push(decoder);
+        refused.into_iter().map(|(k, _)| chunks[k]).collect()
     }
 
     /// Decodes a chunk of these encoded bytes on the CPU, copies it to its slot, and waits for the copy.

@@ -30,11 +30,11 @@ use crate::route::{Decisions, Route, uses_gpu};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::HostBlock;
 use dali_zarr_codecs::streams::StreamCodec;
-use dali_zarr_codecs::{BloscCodec, Chain, Compression};
+use dali_zarr_codecs::{BloscCodec, Chain, Compression, ImageFormat};
 use dali_zarr_samples::dataset::Dataset;
 use decoding::choose;
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
-pub(crate) use images::available as images_available;
+pub(crate) use images::{FORMATS as IMAGE_FORMATS, available as images_available};
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
@@ -82,24 +82,29 @@ pub(crate) fn decoding(dataset: &Dataset, decisions: &Decisions) -> Option<Decod
     Some(needs)
 }
 
-/// Returns the bytes of a lane's workspace that are left free for the decoder of images. 0 if the GPU decodes no images.
+/// Returns the bytes of a lane's workspace that are left free for decoders of images. 0 if the GPU decodes no images.
 fn left_for_images(dataset: &Dataset, decisions: &Decisions) -> usize {
-    let parts = dataset.arrays.iter().zip(decisions).flat_map(|(array, decisions)| array.parts.iter().zip(decisions));
-    let images = parts.filter(|(part, decision)| decision.route == Route::Gpu && part.format.chain.is_image_for_gpu());
-    images.map(|(part, _)| part.largest_bytes).max().map_or(0, images::memory)
+    let parts = || dataset.arrays.iter().zip(decisions).flat_map(|(array, routes)| array.parts.iter().zip(routes));
+    let largest = |format: ImageFormat| {
+        let images = parts().filter(|(part, decision)| {
+            decision.route == Route::Gpu && part.format.chain.image_format() == Some(format)
+        });
+        images.map(|(part, _)| part.largest_bytes).max()
+    };
+    images::FORMATS.into_iter().filter_map(|format| Some(images::memory(format, largest(format)?))).sum()
 }
 
-/// Checks that there is a decoder of the GPU for these codecs. `no_engine`: why there is none for images, if there is none
-/// ([`images_available`]).
+/// Checks that there is a decoder of the GPU for these codecs. `missing`: the formats of images for which there is none, and
+/// why ([`images_available`]).
 ///
 /// # Errors
 /// If not. The message says why.
-pub(crate) fn available(chain: &Chain, no_engine: Option<&Error>) -> Result<()> {
-    match (chain.compression(), no_engine) {
-        (Some(compression), _) => codec(compression).map(drop).map_err(Error::value),
-        (None, Some(error)) if chain.is_image_for_gpu() => Err(error.clone()),
-        (None, _) => Ok(()),
+pub(crate) fn available(chain: &Chain, missing: &[(ImageFormat, Error)]) -> Result<()> {
+    if let Some(compression) = chain.compression() {
+        return codec(compression).map(drop).map_err(Error::value);
     }
+    let lacks = missing.iter().find(|&&(format, _)| chain.image_format() == Some(format));
+    lacks.map_or(Ok(()), |(_, error)| Err(error.clone()))
 }
 
 /// The lanes of a reader. Dropping them waits for the waves under way.
@@ -250,9 +255,9 @@ mod tests {
     #[test]
     fn decoders_are_there_or_said_to_be_missing() {
         for compression in [Compression::Zstd, Compression::Gzip, Compression::Blosc(BloscCodec::Snappy, 0)] {
-            available(&Chain::from(compression), None).unwrap();
+            available(&Chain::from(compression), &[]).unwrap();
         }
-        let error = available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), None).unwrap_err();
+        let error = available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), &[]).unwrap_err();
         assert!(error.message().contains("no decoder for Blosc's own compressor, blosclz"), "{error}");
     }
 }

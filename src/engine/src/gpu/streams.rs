@@ -8,9 +8,9 @@ use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
 use crate::messages::{Content, Wave};
 use crate::route::{Facts, Route, Streams, decide};
 use dali_zarr_base::memory::arena::rounded;
-use dali_zarr_codecs::GpuImage;
 use dali_zarr_codecs::stream::Checksum;
 use dali_zarr_codecs::streams::{ChunkStream, SplitChunk, StreamCodec, split};
+use dali_zarr_codecs::{GpuImage, ImageFormat};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -63,8 +63,8 @@ pub(super) struct WavePlan {
     pub streams: Vec<EncodedStream>,
     /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<SlotCopy>,
-    /// Images for the decoder of images, with the indexes of their chunks. It reads them from host memory.
-    pub images: Vec<(usize, GpuImage)>,
+    /// Images for decoders of images, with the indexes of their chunks. These are read from host memory.
+    pub images: Vec<(usize, ImageFormat, GpuImage)>,
     /// Indexes of large chunks that are not encoded: they are copied directly to where they go.
     pub direct: Vec<usize>,
     /// Indexes of chunks that the GPU can't decode, or that look damaged. The CPU decodes them.
@@ -99,11 +99,11 @@ pub(super) fn plan_wave(
             Content::Encoded => {
                 let bytes = &*wave.payloads[i].bytes;
                 let format = &chunk_index.part(chunk.id).format;
-                if format.chain.is_image_for_gpu() {
+                if let Some(image_format) = format.chain.image_format() {
                     let image = format.image_for_gpu(bytes, &chunk_index.planner.chunk_shape(chunk.id));
                     let found = Streams { are_taken: image.is_ok(), staged: 0, room };
                     match (image, decide(&Facts { streams: Some(found), ..Facts::OF_GPU }).route) {
-                        (Ok(image), Route::Gpu) => wave_plan.images.push((i, image)),
+                        (Ok(image), Route::Gpu) => wave_plan.images.push((i, image_format, image)),
                         _ => wave_plan.refused.push(i),
                     }
                     continue;

@@ -48,19 +48,24 @@ impl UnstartedReader {
         Ok(on_cpu)
     }
 
-    /// Asks the GPU whether it has an engine for images, if there are any for it. If it has none, the arrays are decided about
-    /// anew, so that the CPU decodes images.
+    /// Asks the GPU whether it has decoders for the images that are for it. If it lacks one, the arrays are decided about anew,
+    /// so that the CPU decodes its images.
     ///
     /// # Errors
-    /// If it has none, but the user asked for the GPU; or as [`needs`].
-    pub fn ask_engine(&mut self, spec: &Spec, device: &Arc<driver::Device>) -> Result<()> {
+    /// If it lacks one, but the user asked for the GPU; or as [`needs`].
+    pub fn ask_for_images(&mut self, spec: &Spec, device: &Arc<driver::Device>) -> Result<()> {
         let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index) else { return Ok(()) };
-        let is_image = |of: RoutedPart<'_>| of.route == Route::Gpu && of.part.format.chain.is_image_for_gpu();
-        if !parts(&chunk_index.dataset, &chunk_index.decisions).any(is_image) {
+        let on_gpu = parts(&chunk_index.dataset, &chunk_index.decisions).filter(|of| of.route == Route::Gpu);
+        let formats: Vec<_> = on_gpu.filter_map(|of| of.part.format.chain.image_format()).collect();
+        let missing: Vec<_> = gpu::IMAGE_FORMATS
+            .into_iter()
+            .filter(|format| formats.contains(format))
+            .filter_map(|format| Some((format, gpu::images_available(device, format).err()?)))
+            .collect();
+        if missing.is_empty() {
             return Ok(());
         }
-        let Err(missing) = gpu::images_available(device) else { return Ok(()) };
-        (chunk_index.decisions, self.notes) = routing::of_arrays(spec, &chunk_index.dataset, Some(&missing))?;
+        (chunk_index.decisions, self.notes) = routing::of_arrays(spec, &chunk_index.dataset, &missing)?;
         self.needs = self.needs_with(spec, &self.chunk_index.decisions)?;
         Ok(())
     }

@@ -158,7 +158,7 @@ impl Reader {
             Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
         };
         if let Some(device) = &device {
-            unstarted.ask_engine(spec, device)?;
+            unstarted.ask_for_images(spec, device)?;
         }
         let cufile = match &device {
             Some(_) => gpu::gds::choose(spec, &unstarted.chunk_index)?,

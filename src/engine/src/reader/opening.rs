@@ -86,7 +86,7 @@ impl UnstartedReader {
             pad_last_batch: spec.order.pad_last_batch,
             stick_to_shard: spec.order.keeps_shard(),
         };
-        let (decisions, notes) = routing::of_arrays(spec, &dataset, None)?;
+        let (decisions, notes) = routing::of_arrays(spec, &dataset, &[])?;
         let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, decisions));
         let needs = needs(spec, &chunk_index, &chunk_index.decisions, &outputs, &mut order.clone())?;
         let needs = with_tables(needs, &chunk_index.planner, &order);

@@ -4,6 +4,7 @@
 use crate::gpu;
 use crate::route::{Codec, Decisions, Facts, Why, decide};
 use dali_zarr_base::error::{Error, Result, Site};
+use dali_zarr_codecs::ImageFormat;
 use dali_zarr_codecs::streams::max_decoded;
 use dali_zarr_samples::dataset::{ArrayPart, Dataset};
 use dali_zarr_samples::spec::{DecodeDevice, Device, Spec};
@@ -18,11 +19,15 @@ pub(crate) struct Note {
 }
 
 /// Decides about each part of each array by the codecs and the sizes. Returns a note for each part that the CPU decodes because
-/// the GPU can't. `no_engine`: why there is none for images, if there is none; before the GPU is asked, there may be one.
+/// the GPU can't. `missing_images`: the formats of images for which it has no decoder, and why; before it is asked, none.
 ///
 /// # Errors
 /// If the GPU can't, but the user asked for it.
-pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset, no_engine: Option<&Error>) -> Result<(Decisions, Vec<Note>)> {
+pub(super) fn of_arrays(
+    spec: &Spec,
+    dataset: &Dataset,
+    missing_images: &[(ImageFormat, Error)],
+) -> Result<(Decisions, Vec<Note>)> {
     let (asked, to_gpu) = (spec.resources.decode_device, matches!(spec.device, Device::Gpu(_)));
     if asked == DecodeDevice::Gpu && !to_gpu {
         return Err(Error::value(
@@ -34,7 +39,7 @@ pub(super) fn of_arrays(spec: &Spec, dataset: &Dataset, no_engine: Option<&Error
         let mut parts = Vec::new();
         for (p, part) in array.parts.iter().enumerate() {
             let chain = part.format.gpu_chain().filter(|_| to_gpu && asked != DecodeDevice::Cpu);
-            let missing = chain.and_then(|chain| gpu::available(chain, no_engine).err());
+            let missing = chain.and_then(|chain| gpu::available(chain, missing_images).err());
             let codec = codec(part, missing.is_none());
             let decision = decide(&Facts { asked, to_gpu, codec, largest: part.largest_bytes, ..Facts::OF_GPU });
             if let Some(lacks) = lacking(part, decision.why, missing) {
@@ -87,7 +92,8 @@ impl Lacks<'_> {
         match self {
             Self::Codecs(names) => format!(
                 "store {store}, array '{array}': its codecs ({names}) are decoded on the CPU, since the GPU decodes only \
-                 uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind, and JPEG images"
+                 uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind, and images of \
+                 JPEG and JPEG 2000"
             ),
             Self::Decoder(e) => format!("store {store}, array '{array}': decoded on the CPU: {e}"),
         }

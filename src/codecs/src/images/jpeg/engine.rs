@@ -51,7 +51,8 @@ impl Jpeg {
         if encoded.get(begin..begin + bytes.len()) != Some(bytes) || encoded[begin + bytes.len()..] != [0xff, 0xd9] {
             return Err("its end isn't behind its scan");
         }
-        Ok(GpuImage { range: 0..encoded.len(), width: frame.width as u32, height: frame.height as u32, channels })
+        let (width, height) = (frame.width as u32, frame.height as u32);
+        Ok(GpuImage { range: 0..encoded.len(), width, height, channels, bits: 8, signed: false })
     }
 
     /// Returns the channels of an image whose colours the engine converts as this decoder does.

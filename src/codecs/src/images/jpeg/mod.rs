@@ -28,7 +28,7 @@ use self::scan::Parts;
 use super::fit::{Expected, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
-use crate::on_gpu::GpuImage;
+use crate::on_gpu::{GpuImage, ImageFormat};
 use dali_zarr_base::base64;
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::Result;
@@ -236,8 +236,8 @@ impl Decoder for Jpeg {
         Ok(())
     }
 
-    fn is_for_gpu(&self, last: u64) -> bool {
-        self.is_plain(last)
+    fn on_gpu(&self, last: u64) -> Option<ImageFormat> {
+        self.is_plain(last).then_some(ImageFormat::Jpeg)
     }
 
     fn for_gpu(&self, encoded: &[u8], expected: &Expected<'_>) -> Result<GpuImage, &'static str> {

@@ -18,11 +18,23 @@ pub(super) struct Size {
     /// Bits of a sample.
     pub bits: u32,
     pub signed: bool,
+    /// Whether the image and its tiles begin where the grid does.
+    at_origin: bool,
     tile_width: u64,
     tile_height: u64,
     tiles: u64,
     /// Where the segments after SIZ begin.
     rest: usize,
+}
+
+/// What the headers say of a codestream that has all its tiles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checked {
+    /// Bytes up to the end of the codestream.
+    pub len: usize,
+    /// Whether it has only what usual encoders write: one coding style and quantisation for all, blocks in the default mode,
+    /// one part for each tile, in order, and no segments but comments.
+    pub is_usual: bool,
 }
 
 /// How a component is coded.
@@ -34,6 +46,8 @@ struct Style {
     block: [u32; 2],
     /// Code-block style, of table A.19.
     flags: u8,
+    /// 0: irreversible, 1: reversible.
+    transform: u8,
     /// The exponents of the width and height of precincts, from the lowest resolution.
     precincts: Vec<[u32; 2]>,
 }
@@ -118,6 +132,7 @@ impl Size {
             channels,
             bits: u32::from(depth & 0x7f) + 1,
             signed: depth & 0x80 != 0,
+            at_origin: [image, first].concat().iter().all(|&start| start == 0),
             tile_width: tile[0].min(width),
             tile_height: tile[1].min(height),
             tiles: columns.saturating_mul(rows),
@@ -125,11 +140,12 @@ impl Size {
         })
     }
 
-    /// Checks that the decoder needs at most `memory` bytes, and that all tiles are there, as long as they say.
+    /// Checks that the decoder needs at most `memory` bytes, and that all tiles are there, as long as they say. Returns what
+    /// else the headers say.
     ///
     /// # Errors
     /// If not, or if a part of the codestream has no decoder.
-    pub fn check(&self, codestream: &[u8], memory: u64) -> Result<(), String> {
+    pub fn check(&self, codestream: &[u8], memory: u64) -> Result<Checked, String> {
         if self.tiles > MOST_TILES {
             return Err(format!("it has {} tiles, and at most {MOST_TILES} can be told apart", self.tiles));
         }
@@ -137,16 +153,20 @@ impl Size {
         let mut default = None;
         let mut own = vec![None; self.channels as usize];
         let mut layers = 0;
+        let (mut is_usual, mut steps) = (self.at_origin, None);
         loop {
             match reader.marker()? {
                 0x52 => {
                     let segment = reader.segment()?;
-                    let (&[flags, _, high, low, _], rest) =
+                    let (&[flags, _, high, low, mixed], rest) =
                         segment.split_first_chunk::<5>().ok_or("its coding style is truncated")?;
                     layers = u64::from(high) << 8 | u64::from(low);
+                    is_usual &=
+                        default.is_none() && flags & !1 == 0 && (mixed == 0 || mixed == 1 && self.channels >= 3);
                     default = Some(Style::read(flags, rest)?);
                 }
                 0x53 => {
+                    is_usual = false;
                     let segment = reader.segment()?;
                     let (&[component, flags], rest) =
                         segment.split_first_chunk::<2>().ok_or("its coding style is truncated")?;
@@ -154,10 +174,17 @@ impl Size {
                     *place.ok_or("a coding style is of no component")? = Some(Style::read(flags, rest)?);
                 }
                 0x90 => break,
-                marker => other(marker, &mut reader, "the image")?,
+                marker => {
+                    let segment = other(marker, &mut reader, "the image")?;
+                    is_usual &= matches!(marker, 0x5c | 0x64) && !(marker == 0x5c && steps.is_some());
+                    if marker == 0x5c {
+                        steps = Some(segment);
+                    }
+                }
             }
         }
         let default = default.ok_or("it has no coding style")?;
+        is_usual &= default.flags == 0 && steps.is_some_and(|steps| default.has_steps(steps)) && layers > 0;
         let styles: Vec<&Style> = own.iter().map(|own| own.as_ref().unwrap_or(&default)).collect();
         let needed = self.memory(&styles, layers).unwrap_or(u64::MAX);
         if needed > memory {
@@ -165,12 +192,15 @@ impl Size {
                 "its tiles and blocks need {needed} bytes, and at most {memory} are given to its size"
             ));
         }
-        self.parts(&mut reader)
+        let in_order = self.parts(&mut reader)?;
+        Ok(Checked { len: reader.at, is_usual: is_usual && in_order })
     }
 
-    /// Reads the headers of all tile-parts. `reader` is after the first one's marker.
-    fn parts(&self, reader: &mut Reader<'_>) -> Result<(), String> {
+    /// Reads the headers of all tile-parts. `reader` is after the first one's marker, and then at the end of the codestream.
+    /// Returns whether each tile has one part, in order, without segments but comments.
+    fn parts(&self, reader: &mut Reader<'_>) -> Result<bool, String> {
         let mut seen = vec![false; self.tiles as usize];
+        let (mut count, mut in_order) = (0, true);
         loop {
             let start = reader.at - 2;
             if reader.number(2)? != 10 {
@@ -181,11 +211,16 @@ impl Size {
             let length = reader.number(4)? as usize;
             let end = start.checked_add(length).filter(|&end| end <= reader.bytes.len());
             let end = end.ok_or_else(|| format!("tile {tile} is truncated"))?;
-            reader.number(2)?;
+            let [part, _] = [reader.number(1)?, reader.number(1)?];
+            in_order &= tile == count && part == 0;
+            count += 1;
             loop {
                 match reader.marker()? {
                     0x93 => break,
-                    marker => other(marker, reader, "a tile")?,
+                    marker => {
+                        other(marker, reader, "a tile")?;
+                        in_order &= marker == 0x64;
+                    }
                 }
             }
             if reader.at > end {
@@ -199,7 +234,7 @@ impl Size {
             }
         }
         match seen.iter().position(|&seen| !seen) {
-            None => Ok(()),
+            None => Ok(in_order),
             Some(tile) => Err(format!("its tile {tile} is missing")),
         }
     }
@@ -230,7 +265,7 @@ impl Size {
 impl Style {
     /// Reads the parameters of table A.15.
     fn read(flags: u8, parameters: &[u8]) -> Result<Self, String> {
-        let (&[levels, width, height, style, _], precincts) =
+        let (&[levels, width, height, style, transform], precincts) =
             parameters.split_first_chunk::<5>().ok_or("its coding style is truncated")?;
         if levels > 32 || width > 8 || height > 8 || width + height > 8 {
             return Err("its coding style has more levels or larger blocks than the format allows".to_owned());
@@ -249,7 +284,19 @@ impl Style {
             return Err("its coding style has wrong precincts".to_owned());
         }
         let block = [u32::from(width) + 2, u32::from(height) + 2];
-        Ok(Self { levels: levels.into(), block, flags: style, precincts })
+        Ok(Self { levels: levels.into(), block, flags: style, transform, precincts })
+    }
+
+    /// Whether a segment of quantisation has a step for each sub-band, of the kind that the transform takes.
+    fn has_steps(&self, segment: &[u8]) -> bool {
+        let bands = 1 + 3 * self.levels as usize;
+        let expected = match (segment[0] & 0x1f, self.transform) {
+            (0, 1) => bands,
+            (1, 0) => 2,
+            (2, 0) => 2 * bands,
+            _ => return false,
+        };
+        segment.len() == 1 + expected
     }
 
     /// Returns the most code-blocks and precincts of a resolution, in all its sub-bands, of a component of a tile.
@@ -270,7 +317,7 @@ impl Style {
 }
 
 /// Reads a segment that takes no part in counting.
-fn other(marker: u8, reader: &mut Reader<'_>, place: &str) -> Result<(), String> {
+fn other<'a>(marker: u8, reader: &mut Reader<'a>, place: &str) -> Result<&'a [u8], String> {
     let segment = reader.segment()?;
     let style = |at: usize| segment.get(at).map(|style| style & 0x1f);
     let fits = match marker {
@@ -285,7 +332,7 @@ fn other(marker: u8, reader: &mut Reader<'_>, place: &str) -> Result<(), String>
         0x64 => true,
         _ => return Err(format!("it has the marker ff{marker:02x} for {place}, which has no decoder")),
     };
-    if fits { Ok(()) } else { Err(format!("the segment of the marker ff{marker:02x} has a wrong length")) }
+    if fits { Ok(segment) } else { Err(format!("the segment of the marker ff{marker:02x} has a wrong length")) }
 }
 
 /// Whether this many bytes are steps of a style of quantisation.

@@ -16,10 +16,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hayro_jpeg2000::{DecodeSettings, DecoderContext};
 use serde_json::Value;
 
-use self::codestream::Size;
+use self::codestream::{Checked, Size};
 use super::fit::{Expected, Found, Unfit};
 use super::step::Decoder;
 use crate::codec_entry::{CodecEntry, Fields};
+use crate::on_gpu::{GpuImage, ImageFormat};
 use dali_zarr_base::dtype::DType;
 use dali_zarr_base::error::{Result, panic_text};
 
@@ -71,6 +72,62 @@ impl Decoder for Jpeg2k {
     const TYPES: &'static [DType] = &[DType::U8, DType::U16, DType::I8, DType::I16];
 
     fn decode(&self, encoded: &[u8], expected: &Expected<'_>, out: &mut [u8]) -> Result<(), Unfit> {
+        let (codestream, size, _) = self.checked(encoded, expected, out.len())?;
+        let decoded = catch_unwind(AssertUnwindSafe(|| pixels(codestream, size, out)));
+        let decoded = decoded.unwrap_or_else(|panic| Err(format!("its decoder panicked: {}", panic_text(&*panic))));
+        decoded.map_err(Unfit::Damaged)
+    }
+
+    fn on_gpu(&self, _last: u64) -> Option<ImageFormat> {
+        Some(ImageFormat::Jpeg2k)
+    }
+
+    fn for_gpu(&self, encoded: &[u8], expected: &Expected<'_>) -> Result<GpuImage, &'static str> {
+        const OTHER: &str = "it is damaged, or of another array";
+        let decoded = expected.shape.iter().fold(self.sample as u64, |all, &extent| all.saturating_mul(extent));
+        let decoded = usize::try_from(decoded).map_err(|_| OTHER)?;
+        let (codestream, size, Checked { len, is_usual }) =
+            self.checked(encoded, expected, decoded).map_err(|_| OTHER)?;
+        if !is_usual {
+            return Err("it has parts that usual encoders don't write");
+        }
+        if size.signed && size.bits <= 8 {
+            return Err("its samples have a sign and a byte");
+        }
+        // The codestream is a part of the file.
+        let start = codestream.as_ptr().addr() - encoded.as_ptr().addr();
+        let extent = |extent: u64| u32::try_from(extent).map_err(|_| "it is too large");
+        Ok(GpuImage {
+            range: start..start + len,
+            width: extent(size.width)?,
+            height: extent(size.height)?,
+            channels: extent(size.channels)?,
+            bits: size.bits as u8,
+            signed: size.signed,
+        })
+    }
+
+    fn is_lossy(&self) -> Option<bool> {
+        self.lossy
+    }
+
+    fn working_bytes(&self, decoded: usize) -> usize {
+        // For each sample 4 bytes of its own, 9 of a tile, and what describes blocks.
+        (decoded / self.sample).saturating_mul(18).saturating_add(1 << 20)
+    }
+}
+
+impl Jpeg2k {
+    /// Returns the codestream of an image, its size, and what its headers say, if it fits a chunk of `decoded` bytes.
+    ///
+    /// # Errors
+    /// If it doesn't, or is damaged.
+    fn checked<'a>(
+        &self,
+        encoded: &'a [u8],
+        expected: &Expected<'_>,
+        decoded: usize,
+    ) -> Result<(&'a [u8], Size, Checked), Unfit> {
         let codestream = boxes::codestream(encoded).map_err(Unfit::Damaged)?;
         let size = Size::read(codestream).map_err(Unfit::Damaged)?;
         let dtype = match (size.bits, size.signed) {
@@ -81,19 +138,8 @@ impl Decoder for Jpeg2k {
             (bits, _) => return Err(Unfit::Damaged(format!("its samples have {bits} bits, and not 1 to 16"))),
         };
         expected.check(&Found { height: size.height, width: size.width, channels: size.channels, dtype })?;
-        size.check(codestream, self.working_bytes(out.len()) as u64).map_err(Unfit::Damaged)?;
-        let decoded = catch_unwind(AssertUnwindSafe(|| pixels(codestream, size, out)));
-        let decoded = decoded.unwrap_or_else(|panic| Err(format!("its decoder panicked: {}", panic_text(&*panic))));
-        decoded.map_err(Unfit::Damaged)
-    }
-
-    fn is_lossy(&self) -> Option<bool> {
-        self.lossy
-    }
-
-    fn working_bytes(&self, decoded: usize) -> usize {
-        // For each sample 4 bytes of its own, 9 of a tile, and what describes blocks.
-        (decoded / self.sample).saturating_mul(18).saturating_add(1 << 20)
+        let checked = size.check(codestream, self.working_bytes(decoded) as u64).map_err(Unfit::Damaged)?;
+        Ok((codestream, size, checked))
     }
 }
 

@@ -58,7 +58,6 @@ impl Event {
         Ok(f64::from(milliseconds) / 1e3)
     }
 
-    #[cfg(test)]
     /// The driver's handle, for others to wait on.
     pub fn raw(&self) -> u64 {
         self.handle as u64

@@ -1,18 +1,15 @@
-//! JPEG images, decoded by the GPU's JPEG engine through nvImageCodec, which DALI depends on.
-//!
-//! The engine is a part of its own beside the multiprocessors: those of A100, H100, H200 and later data centre GPUs, not of
-//! others. nvImageCodec's other decoders aren't used: what it does with the multiprocessors differs from libjpeg-turbo by up
-//! to three levels, and takes the CPU for the codes.
+//! Images that are chunks, decoded by NVIDIA's libraries: [JPEG](jpeg) by the GPU's engine, [JPEG 2000](jpeg2k) by its
+//! multiprocessors. Each library is opened when an array first needs it.
 //!
 //! In: images that [`image_for_gpu`](dali_zarr_codecs::ChunkFormat::image_for_gpu) has found, in page-locked memory. Out:
-//! their pixels, in device memory. An image that the engine refuses is for the CPU, which decodes it or says what is wrong.
+//! their pixels, in device memory. An image that a library refuses is for the CPU, which decodes it or says what is wrong.
 
 #![allow(unsafe_code)]
 
-mod decoder;
-mod library;
+mod jpeg;
+mod jpeg2k;
+mod places;
 mod pool;
-mod structures;
 #[cfg(test)]
 mod tests;
 
@@ -21,52 +18,110 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::gpu::driver::{Device, DeviceBuffer, Stream};
 use dali_zarr_base::error::{Error, Result};
 use dali_zarr_base::memory::PerProcess;
-use dali_zarr_codecs::GpuImage;
+use dali_zarr_codecs::{GpuImage, ImageFormat};
 
-pub(super) use decoder::EncodedImage;
-use decoder::ImageDecoder;
+use jpeg::JpegDecoder;
+use jpeg2k::Jpeg2kDecoder;
 pub(super) use pool::{Lent, lend};
 
-/// An image of 64 x 48 pixels, for the question whether there is an engine.
-const PROBE: &[u8] = include_bytes!("probe.jpg");
-const PROBED: (u32, u32) = (64, 48);
+/// The formats, in the order in which decoders of several are lent.
+pub(crate) const FORMATS: [ImageFormat; 2] = [ImageFormat::Jpeg, ImageFormat::Jpeg2k];
 
-/// Returns the device memory that is left free for a lane's decoder of images, which takes it from the driver. (On an H200 a
-/// decoder took 40 to 130 MB with waves of frames of 480 x 640.)
-pub(super) const fn memory(largest: usize) -> usize {
-    largest.saturating_mul(4).saturating_add(128 << 20)
+/// An image to be decoded.
+pub(super) struct EncodedImage<'a> {
+    /// The bytes of its chunk, in host memory.
+    pub bytes: &'a [u8],
+    pub image: &'a GpuImage,
+    /// The device address that its pixels go to.
+    pub to: u64,
 }
 
-/// Whether the GPU has a JPEG engine that can be used. If it has one, it is asked only once; else each reader of images asks,
-/// since a library that is missing may be installed, and memory that is short may become free.
+/// A small image of 8 bits, for the question whether there is a decoder.
+struct Probe {
+    bytes: &'static [u8],
+    width: u32,
+    height: u32,
+    channels: u32,
+}
+
+/// A decoder of images of one format, for one thread at a time.
+pub(super) enum ImageDecoder {
+    Jpeg(JpegDecoder),
+    Jpeg2k(Jpeg2kDecoder),
+}
+
+impl ImageDecoder {
+    /// Makes a decoder.
+    ///
+    /// # Errors
+    /// If its library isn't there, or finds nothing on the GPU that decodes.
+    fn new(device: &Arc<Device>, format: ImageFormat) -> Result<Self> {
+        Ok(match format {
+            ImageFormat::Jpeg => Self::Jpeg(JpegDecoder::new(device)?),
+            ImageFormat::Jpeg2k => Self::Jpeg2k(Jpeg2kDecoder::new(device)?),
+        })
+    }
+
+    /// Decodes images of this format, as far as the GPU does it before `stream` goes on. Returns the indexes of those that
+    /// weren't decoded, from the first to the last, each with the library's status.
+    ///
+    /// # Safety
+    /// There is room for the pixels at each address, which nobody else uses between what `stream` has before and what it gets
+    /// after. Until it has passed this point, the bytes stay.
+    pub unsafe fn decode(&mut self, stream: &Stream, images: &[EncodedImage<'_>]) -> Vec<(usize, u32)> {
+        // SAFETY: the caller promises it.
+        unsafe {
+            match self {
+                Self::Jpeg(decoder) => decoder.decode(stream, images),
+                Self::Jpeg2k(decoder) => decoder.decode(stream, images),
+            }
+        }
+    }
+}
+
+/// Returns the device memory that is left free for a lane's decoder of images of at most `largest` decoded bytes.
+pub(super) fn memory(format: ImageFormat, largest: usize) -> usize {
+    match format {
+        ImageFormat::Jpeg => JpegDecoder::memory(largest),
+        ImageFormat::Jpeg2k => Jpeg2kDecoder::memory(largest),
+    }
+}
+
+/// Whether the GPU can decode images of this format. If it can, it is asked only once; else each reader of images asks, since
+/// a library that is missing may be installed, and memory that is short may become free.
 ///
 /// # Errors
-/// If not, or nvImageCodec isn't there. The message says which.
-pub(crate) fn available(device: &Arc<Device>) -> Result<()> {
-    static FOUND: PerProcess<Mutex<Vec<i32>>> = PerProcess::new();
+/// If not. The message says what is missing.
+pub(crate) fn available(device: &Arc<Device>, format: ImageFormat) -> Result<()> {
+    static FOUND: PerProcess<Mutex<Vec<(i32, ImageFormat)>>> = PerProcess::new();
     let found = || FOUND.get().lock().unwrap_or_else(PoisonError::into_inner);
-    if !found().contains(&device.ordinal()) {
-        probe(device)?;
-        found().push(device.ordinal());
+    let asked = (device.ordinal(), format);
+    if !found().contains(&asked) {
+        probe(device, format)?;
+        found().push(asked);
     }
     Ok(())
 }
 
-fn probe(device: &Arc<Device>) -> Result<()> {
-    let (width, height) = PROBED;
-    let pixels = DeviceBuffer::alloc(device, (width * height * 3) as usize)?;
+fn probe(device: &Arc<Device>, format: ImageFormat) -> Result<()> {
+    let Probe { bytes, width, height, channels } = match format {
+        ImageFormat::Jpeg => jpeg::PROBE,
+        ImageFormat::Jpeg2k => jpeg2k::PROBE,
+    };
+    let pixels = DeviceBuffer::alloc(device, (width * height * channels) as usize)?;
     let stream = Stream::new(device)?;
-    let mut decoder = lend(device)?;
-    let image = GpuImage { range: 0..PROBE.len(), width, height, channels: 3 };
+    let mut decoder = lend(device, format)?;
+    let image = GpuImage { range: 0..bytes.len(), width, height, channels, bits: 8, signed: false };
     // SAFETY: there is room for the pixels, and everything has ended before the buffer is freed.
-    let refused = unsafe { decoder.decode(&stream, &[EncodedImage { bytes: PROBE, image: &image, to: pixels.ptr() }]) };
+    let refused = unsafe { decoder.decode(&stream, &[EncodedImage { bytes, image: &image, to: pixels.ptr() }]) };
     stream.synchronize()?;
-    match refused.as_slice() {
-        [] => Ok(()),
-        [(_, status), ..] => Err(Error::value(format!(
-            "nvImageCodec decoded nothing on GPU {}'s JPEG engine (status {status:#x}): nvJPEG may be missing; {}",
+    let Some(&(_, status)) = refused.first() else { return Ok(()) };
+    Err(match format {
+        ImageFormat::Jpeg => JpegDecoder::missing(device, status),
+        ImageFormat::Jpeg2k => Error::value(format!(
+            "nvJPEG2000 decoded nothing on GPU {} (nvjpeg2kStatus_t {status}); {}",
             device.ordinal(),
-            library::ADVICE
-        ))),
-    }
+            jpeg2k::ADVICE
+        )),
+    })
 }

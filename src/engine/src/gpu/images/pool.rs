@@ -1,5 +1,5 @@
-//! The decoders of images of this process: a few for each GPU, which lanes of all readers use in turns. To make one takes a
-//! fifth of a second, and memory that only the driver knows of. So they are kept.
+//! The decoders of images of this process: a few for each GPU and format, which lanes of all readers use in turns. To make one
+//! takes a fifth of a second, and memory that only the driver knows of. So they are kept.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,10 @@ use super::ImageDecoder;
 use crate::gpu::driver::Device;
 use dali_zarr_base::error::Result;
 use dali_zarr_base::memory::PerProcess;
+use dali_zarr_codecs::ImageFormat;
 
-/// Decoders for each GPU. On an H200 one gave 17,000 frames of 480 x 640 a second, two 24,500, three and six 29,500.
+/// Decoders for each GPU and format. On an H200 one gave 17,000 JPEG frames of 480 x 640 a second, two 24,500, three and six
+/// 29,500.
 const MOST: usize = 3;
 
 /// The decoders of this process. In a forked child those of its parent are of no use.
@@ -22,16 +24,19 @@ struct Pool {
     changed: Condvar,
 }
 
-/// The decoders of a GPU that nobody uses, and how many there are in all.
+/// The GPU of decoders, and their format.
+type Kind = (i32, ImageFormat);
+
+/// The decoders of a kind that nobody uses, and how many there are in all.
 struct Decoders {
-    ordinal: i32,
+    kind: Kind,
     free: Vec<ImageDecoder>,
     made: usize,
 }
 
 /// A decoder that is used by one lane.
 pub(in crate::gpu) struct Lent {
-    ordinal: i32,
+    kind: Kind,
     decoder: Option<ImageDecoder>,
 }
 
@@ -41,27 +46,28 @@ impl Pool {
     }
 }
 
-/// Returns the decoders of a GPU.
-fn of(pool: &mut Vec<Decoders>, ordinal: i32) -> &mut Decoders {
-    let at = pool.iter().position(|decoders| decoders.ordinal == ordinal).unwrap_or_else(|| {
-        pool.push(Decoders { ordinal, free: Vec::new(), made: 0 });
+/// Returns the decoders of a kind.
+fn of(pool: &mut Vec<Decoders>, kind: Kind) -> &mut Decoders {
+    let at = pool.iter().position(|decoders| decoders.kind == kind).unwrap_or_else(|| {
+        pool.push(Decoders { kind, free: Vec::new(), made: 0 });
         pool.len() - 1
     });
     &mut pool[at]
 }
 
-/// Lends a decoder of this GPU. Waits for one if there are as many as there may be, or no further one can be made.
+/// Lends a decoder of this GPU for images of this format. Waits for one if there are as many as there may be, or no further one
+/// can be made. Who lends several takes them in the order of [`FORMATS`](super::FORMATS), so that nobody waits in a circle.
 ///
 /// # Errors
 /// If there is none, and none can be made.
-pub(in crate::gpu) fn lend(device: &Arc<Device>) -> Result<Lent> {
-    let (pool, ordinal) = (POOL.get(), device.ordinal());
+pub(in crate::gpu) fn lend(device: &Arc<Device>, format: ImageFormat) -> Result<Lent> {
+    let (pool, kind) = (POOL.get(), (device.ordinal(), format));
     let mut most = MOST;
     let mut found = pool.lock();
     loop {
-        let decoders = of(&mut found, ordinal);
+        let decoders = of(&mut found, kind);
         if let Some(decoder) = decoders.free.pop() {
-            return Ok(Lent { ordinal, decoder: Some(decoder) });
+            return Ok(Lent { kind, decoder: Some(decoder) });
         }
         if decoders.made >= most {
             found = pool.changed.wait(found).unwrap_or_else(PoisonError::into_inner);
@@ -69,12 +75,12 @@ pub(in crate::gpu) fn lend(device: &Arc<Device>) -> Result<Lent> {
         }
         decoders.made += 1;
         drop(found);
-        let decoder = ImageDecoder::new(device);
+        let decoder = ImageDecoder::new(device, format);
         found = pool.lock();
         match decoder {
-            Ok(decoder) => return Ok(Lent { ordinal, decoder: Some(decoder) }),
+            Ok(decoder) => return Ok(Lent { kind, decoder: Some(decoder) }),
             Err(error) => {
-                let decoders = of(&mut found, ordinal);
+                let decoders = of(&mut found, kind);
                 decoders.made -= 1;
                 pool.changed.notify_all();
                 most = decoders.made;
@@ -89,7 +95,7 @@ pub(in crate::gpu) fn lend(device: &Arc<Device>) -> Result<Lent> {
 impl Drop for Lent {
     fn drop(&mut self) {
         let pool = POOL.get();
-        of(&mut pool.lock(), self.ordinal).free.extend(self.decoder.take());
+        of(&mut pool.lock(), self.kind).free.extend(self.decoder.take());
         // Lanes of other GPUs wait too.
         pool.changed.notify_all();
     }

@@ -2,12 +2,13 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use libloading::Library;
 
+use super::super::places::{installed, is_named};
 use super::structures::{
     DecodeParams, ExecutionParams, Extension, Handle, ImageInfo, InstanceCreateInfo, Properties, Status,
 };
@@ -63,7 +64,7 @@ impl ImageLibrary {
     }
 
     fn load() -> Result<Self> {
-        let candidates = || installed().into_iter().chain([SONAME.into()]).collect();
+        let candidates = || installed(INSTALLED).into_iter().chain([SONAME.into()]).collect();
         // SAFETY: what has these names is nvImageCodec.
         let library = unsafe { SideLibrary::open("nvImageCodec", NAMED, candidates, ADVICE) }.map_err(|tried| {
             Error::value(format!("the GPU's JPEG engine needs nvImageCodec; {ADVICE}. Tried: {tried}"))
@@ -190,31 +191,6 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
         CStr::from_ptr(found.dli_fname)
     };
     std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
-}
-
-/// Where nvImageCodec lies if pip has installed it beside this library or beside DALI's.
-fn installed() -> Vec<PathBuf> {
-    let ours = mapped().into_iter().filter(|path| is_named(path, "libdali"));
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in ours {
-        let beside = path.ancestors().skip(1).take(4).map(|folder| folder.join(INSTALLED));
-        found.extend(beside.filter(|candidate| candidate.is_file()));
-    }
-    found.dedup();
-    found
-}
-
-/// The files that this process has mapped: its libraries.
-fn mapped() -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths: Vec<PathBuf> = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].into())).collect();
-    paths.sort();
-    paths.dedup();
-    paths
-}
-
-fn is_named(path: &Path, prefix: &str) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
 }
 
 /// Turns a status into a [`Result`].

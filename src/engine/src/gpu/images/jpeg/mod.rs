@@ -1,13 +1,23 @@
-//! A decoder of images.
+//! JPEG images, decoded by the GPU's JPEG engine through nvImageCodec, which DALI depends on.
+//!
+//! The engine is a part of its own beside the multiprocessors: those of A100, H100, H200 and later data centre GPUs, not of
+//! others. nvImageCodec's other decoders aren't used: what it does with the multiprocessors differs from libjpeg-turbo by up
+//! to three levels, and takes the CPU for the codes.
+
+mod library;
+mod structures;
 
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::library::{Instance, OPTIONS};
-use super::structures::{Backend, DECODED, DecodeParams, ExecutionParams, Handle, ImageInfo};
+use super::{EncodedImage, Probe};
 use crate::gpu::driver::{Device, Stream};
 use dali_zarr_base::error::{Error, Result};
-use dali_zarr_codecs::GpuImage;
+use library::{ADVICE, Instance, OPTIONS};
+use structures::{Backend, DECODED, DecodeParams, ExecutionParams, Handle, ImageInfo};
+
+/// For the question whether there is an engine.
+pub(super) const PROBE: Probe = Probe { bytes: include_bytes!("probe.jpg"), width: 64, height: 48, channels: 3 };
 
 /// Threads of a decoder, which copy encoded bytes and read headers. Four weren't faster.
 const THREADS: i32 = 1;
@@ -15,17 +25,8 @@ const THREADS: i32 = 1;
 static BACKENDS: [Backend; 1] = [Backend::ENGINE];
 static AS_STORED: DecodeParams = DecodeParams::new();
 
-/// An image to be decoded.
-pub(in crate::gpu) struct EncodedImage<'a> {
-    /// The bytes of its chunk, in host memory.
-    pub bytes: &'a [u8],
-    pub image: &'a GpuImage,
-    /// The device address that its pixels go to.
-    pub to: u64,
-}
-
-/// A decoder of images, for one thread at a time.
-pub(in crate::gpu) struct ImageDecoder {
+/// A decoder of JPEG images, for one thread at a time.
+pub(in crate::gpu) struct JpegDecoder {
     decoder: Handle,
     /// Handles that are used again for each call.
     streams: Vec<Handle>,
@@ -36,9 +37,9 @@ pub(in crate::gpu) struct ImageDecoder {
 }
 
 // SAFETY: the library's handles aren't bound to threads, and the decoder is used by one at a time.
-unsafe impl Send for ImageDecoder {}
+unsafe impl Send for JpegDecoder {}
 
-impl ImageDecoder {
+impl JpegDecoder {
     /// Makes a decoder.
     ///
     /// # Errors
@@ -61,12 +62,25 @@ impl ImageDecoder {
         Ok(Self { decoder, streams: Vec::new(), images: Vec::new(), instance, _device: Arc::clone(device) })
     }
 
-    /// Decodes images, on `stream` as far as the GPU does it. Returns the indexes of those that weren't decoded, from the
-    /// first to the last, each with its `nvimgcodecProcessingStatus_t` (0: the library gave none).
+    /// Returns the device memory that is left free for a lane's decoder, which takes it from the driver. (On an H200 a decoder
+    /// took 40 to 130 MB with waves of frames of 480 x 640.)
+    pub const fn memory(largest: usize) -> usize {
+        largest.saturating_mul(4).saturating_add(128 << 20)
+    }
+
+    /// Returns the error of a probe that wasn't decoded.
+    pub fn missing(device: &Device, status: u32) -> Error {
+        Error::value(format!(
+            "nvImageCodec decoded nothing on GPU {}'s JPEG engine (status {status:#x}): nvJPEG may be missing; {ADVICE}",
+            device.ordinal(),
+        ))
+    }
+
+    /// See [`super::ImageDecoder::decode`]. The statuses are those of `nvimgcodecProcessingStatus_t` (0: the library gave
+    /// none).
     ///
     /// # Safety
-    /// There is room for the pixels at each address, which nobody else uses until the stream has passed this point. Until
-    /// then the bytes stay.
+    /// As there.
     pub unsafe fn decode(&mut self, stream: &Stream, images: &[EncodedImage<'_>]) -> Vec<(usize, u32)> {
         let mut refused = Vec::new();
         // Older versions take images of one format in a call.
@@ -145,7 +159,7 @@ impl ImageDecoder {
     }
 }
 
-impl Drop for ImageDecoder {
+impl Drop for JpegDecoder {
     fn drop(&mut self) {
         let library = self.instance.library;
         // SAFETY: each handle is of this library, and destroyed once; null ones were never made.
