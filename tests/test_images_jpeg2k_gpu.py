@@ -64,12 +64,54 @@ def test_lossless_values(tmp_path, layout, dtype, channels):
         assert np.array_equal(either, values)
 
 
-@pytest.mark.parametrize("bits", [9, 10, 12, 15])
-def test_fewer_bits(tmp_path, bits):
-    values = frames((COUNT, 61, 75)).astype("u2") * 257 >> 16 - bits
-    write(tmp_path, "a", values, (1, 61, 75), "v2", LOSSLESS | {"bitspersample": bits})
+@pytest.mark.parametrize(("dtype", "bits"), [("uint8", 4), ("uint8", 7), *(("uint16", n) for n in (9, 10, 12, 15)), ("int16", 12)])
+@pytest.mark.parametrize("lossy", [False, True])
+def test_fewer_bits(tmp_path, dtype, bits, lossy):
+    """Lossy values are bounded by their bits, as Sentinel-2's are by 15."""
+    values = (frames((COUNT, 61, 75)).astype("u4") * 257 >> 16 - bits).astype("i4")
+    values[:, 20:40] = np.random.default_rng(5).integers(0, 2, (COUNT, 20, 75)) * ((1 << bits) - 1)
+    values = (values - (1 << bits - 1) if dtype == "int16" else values).astype(dtype)
+    config = {"id": "imagecodecs_jpeg2k", "bitspersample": bits} | ({"level": 40, "reversible": False} if lossy else {"reversible": True})
+    write(tmp_path, "a", values, (1, 61, 75), "v2", config)
     found, counters = read(tmp_path, decode_device="gpu")
-    assert np.array_equal(found, values) and counters["chunks_decoded_gpu"] == COUNT
+    assert counters["chunks_decoded_gpu"] == COUNT
+    if lossy:
+        assert furthest(found, stored(tmp_path)) <= 1
+    else:
+        assert np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("reversible", [True, False])
+def test_noise(tmp_path, reversible):
+    """Of the least and the largest value alone, the hardest to be rounded alike."""
+    values = np.random.default_rng(1).integers(0, 2, (COUNT, 64, 90)).astype("u2") * 65535
+    write(tmp_path, "a", values, (1, 64, 90), "v2", {"id": "imagecodecs_jpeg2k", "level": 50, "reversible": reversible})
+    found, counters = read(tmp_path, decode_device="gpu")
+    assert furthest(found, stored(tmp_path)) <= 5 and counters["chunks_decoded_gpu"] == COUNT
+
+
+def test_bytes_with_a_sign_are_for_the_cpu(tmp_path):
+    values = np.stack([np.roll(scene((61, 75), "int8"), k, 0) for k in range(COUNT)])
+    write(tmp_path, "a", values, (1, 61, 75), "v2", LOSSLESS)
+    found, counters = read(tmp_path)
+    assert np.array_equal(found, values)
+    assert (counters["chunks_decoded_gpu"], counters["cpu_fallbacks"]) == (0, 0), counters
+    with pytest.raises((RuntimeError, ValueError), match="decode_device"):
+        read(tmp_path, decode_device="gpu")
+
+
+def test_large_and_small(tmp_path):
+    """Tiles of which few fit into a decoder's memory, beside small ones, and then small ones alone."""
+    large = np.stack([np.roll(scene((2600, 2600), "uint16"), 7 * k, 0) for k in range(4)])
+    small = np.stack([np.roll(scene((50, 60)), k, 0) for k in range(4)])
+    write(tmp_path, "a", large, (1, 2600, 2600), "v2", LOSSLESS)
+    write(tmp_path, "b", small, (1, 10, 20), "v2", LOSSLESS)
+    from dali_zarr.torch import Loader
+
+    for arrays in (["b"], ["a", "b"], ["b"]):
+        for batch in Loader(tmp_path, arrays=arrays, batch_size=4, device="gpu", decode_device="gpu"):
+            assert np.array_equal(batch["b"].cpu().numpy(), small)
+            assert "a" not in arrays or np.array_equal(batch["a"].cpu().numpy(), large)
 
 
 @pytest.mark.parametrize("reversible", [True, False])

@@ -32,7 +32,7 @@ import torch
 import zarr
 from imagecodecs.numcodecs import Jpeg2k, register_codecs
 
-BATCH, FIRST = 16, 2
+BATCH, FIRST = 16, 6
 # Each batch, with the numbers of its tiles if the peer tells them.
 Batches = Iterator[tuple[torch.Tensor, list[int]]]
 
@@ -127,9 +127,12 @@ def with_nvimagecodec(product: Product, device: str, threads: int) -> Batches:
     backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.GPU_ONLY)]
     decoder = nvimgcodec.Decoder(backends=backends, max_num_cpu_threads=threads)
     params = nvimgcodec.DecodeParams(color_spec=nvimgcodec.ColorSpec.UNCHANGED, allow_any_depth=True)
-    for order in product.orders():
-        images = decoder.decode([str(product.folder / f"tiles.zarr/band/{k}.0.0") for k in order], params=params)
-        yield torch.stack([torch.as_tensor(image, device="cuda")[..., 0] for image in images]), order
+    orders = product.orders()
+    # Four batches in a call: each of its threads decodes one image at a time.
+    for some in (orders[i : i + 4] for i in range(0, len(orders), 4)):
+        images = iter(decoder.decode([str(product.folder / f"tiles.zarr/band/{k}.0.0") for k in sum(some, [])], params=params))
+        for order in some:
+            yield torch.stack([torch.as_tensor(next(images), device="cuda")[..., 0] for _ in order]), order
 
 
 def main() -> None:
@@ -147,7 +150,7 @@ def main() -> None:
         "zarr-python": with_imagecodecs,
     }
     with tempfile.TemporaryDirectory(dir=given.store) as name:
-        product = Product(Path(name), *((1, 8) if given.small else (2, 16)), given.edge)
+        product = Product(Path(name), *((1, 16) if given.small else (4, 16)), given.edge)
         rates: dict[str, list[float]] = {peer: [] for peer in peers}
         for _ in range(given.rounds):
             for peer, make in peers.items():
@@ -159,8 +162,8 @@ def main() -> None:
                             assert np.array_equal(found, product.values[order]), peer
                         start = time.perf_counter() if number == FIRST - 1 else start
                         tiles += len(batch) if number >= FIRST else 0
-                except (ImportError, AssertionError) as error:
-                    print(f"{peer}: {type(error).__name__} {error}", flush=True)
+                except ImportError as error:
+                    print(f"{peer} is left out: {error}", flush=True)
                     continue
                 if given.device == "cuda":
                     torch.cuda.synchronize()

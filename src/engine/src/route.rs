@@ -5,7 +5,7 @@
 //! | when | what is known | who asks |
 //! |---|---|---|
 //! | a reader is opened | the user's choice, the codecs of each array, the size of its chunks | `reader/routing.rs` |
-//! | it is started on a GPU | whether that has an engine for images | `reader/division.rs` |
+//! | it is started on a GPU | whether that has decoders for images | `reader/division.rs` |
 //! | its memory is divided | the rates that are [`Expected`] | `reader/division.rs` |
 //! | a chunk waits for a lane | the state of [`Training`] | `scheduler/waves.rs` |
 //! | a lane has its bytes | whether they are [`Streams`] that the lane takes | `gpu/streams.rs` |

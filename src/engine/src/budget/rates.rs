@@ -37,6 +37,8 @@ pub struct Rates {
     longest_mib: f64,
     /// Decoded bytes per second of a full GPU.
     gpu: f64,
+    /// Chunks per second of a full GPU, however small they are.
+    chunks: f64,
     /// Decoded bytes per second of one core.
     core: f64,
     /// Encoded bytes for each decoded byte.
@@ -51,7 +53,7 @@ impl Rates {
     /// Returns the rates for chunks with this compression; `None`: uncompressed.
     pub const fn of(compression: Option<Compression>) -> Self {
         const fn one(wave: f64, wave_per_mib: f64, gpu: f64, core: f64) -> Rates {
-            Rates { wave, wave_per_mib, longest_mib: f64::MAX, gpu, core, ratio: 0.625 }
+            Rates { wave, wave_per_mib, longest_mib: f64::MAX, gpu, chunks: f64::MAX, core, ratio: 0.625 }
         }
         const fn blosc(wave: f64, wave_per_mib: f64, gpu: f64, core: f64) -> Rates {
             Rates { longest_mib: 4.0, ..one(wave, wave_per_mib, gpu, core) }
@@ -78,19 +80,19 @@ impl Rates {
     /// Returns those of JPEG images of 480 x 640 pixels (4:2:0, quality 90), and of JPEG 2000 tiles of 1024 x 1024 uint16
     /// (lossless).
     const fn of_images(format: ImageFormat) -> Self {
-        const fn one(wave: f64, gpu: f64, core: f64, ratio: f64) -> Rates {
-            Rates { wave, wave_per_mib: 0.0, longest_mib: f64::MAX, gpu, core, ratio }
+        const fn one(wave: f64, gpu: f64, chunks: f64, core: f64, ratio: f64) -> Rates {
+            Rates { wave, wave_per_mib: 0.0, longest_mib: f64::MAX, gpu, chunks, core, ratio }
         }
         match format {
-            ImageFormat::Jpeg => one(2e-3, 23e9, 0.4e9, 0.2),
-            ImageFormat::Jpeg2k => one(12e-3, 1.1e9, 0.011e9, 0.5),
+            ImageFormat::Jpeg => one(2e-3, 23e9, f64::MAX, 0.4e9, 0.2),
+            ImageFormat::Jpeg2k => one(12e-3, 1.1e9, 650.0, 0.011e9, 0.5),
         }
     }
 
     /// Returns how long waves take with chunks of `decoded` decoded bytes.
     pub fn time(&self, decoded: usize) -> WaveTime {
         let latency = self.wave + self.wave_per_mib * (decoded as f64 / f64::from(1 << 20)).min(self.longest_mib);
-        WaveTime { latency, gpu: self.gpu }
+        WaveTime { latency, gpu: self.gpu.min(self.chunks * decoded.max(1) as f64) }
     }
 
     /// Returns the decoded bytes per second of `threads` threads of the CPU, for batches on a GPU.

@@ -18,8 +18,9 @@ pub(super) struct Size {
     /// Bits of a sample.
     pub bits: u32,
     pub signed: bool,
-    /// Whether the image and its tiles begin where the grid does.
-    at_origin: bool,
+    /// Whether the image and its tiles begin where the grid does, no tile is larger than the image, or narrower than 16 pixels
+    /// without being as narrow as it, and no extension is asked for.
+    is_plain: bool,
     tile_width: u64,
     tile_height: u64,
     tiles: u64,
@@ -132,7 +133,9 @@ impl Size {
             channels,
             bits: u32::from(depth & 0x7f) + 1,
             signed: depth & 0x80 != 0,
-            at_origin: [image, first].concat().iter().all(|&start| start == 0),
+            is_plain: [image, first].concat().iter().all(|&start| start == 0)
+                && (0..2).all(|axis| (grid[axis].min(16)..=grid[axis]).contains(&tile[axis]))
+                && capabilities <= 2,
             tile_width: tile[0].min(width),
             tile_height: tile[1].min(height),
             tiles: columns.saturating_mul(rows),
@@ -153,7 +156,7 @@ impl Size {
         let mut default = None;
         let mut own = vec![None; self.channels as usize];
         let mut layers = 0;
-        let (mut is_usual, mut steps) = (self.at_origin, None);
+        let (mut is_usual, mut steps) = (self.is_plain, None);
         loop {
             match reader.marker()? {
                 0x52 => {
@@ -176,7 +179,7 @@ impl Size {
                 0x90 => break,
                 marker => {
                     let segment = other(marker, &mut reader, "the image")?;
-                    is_usual &= matches!(marker, 0x5c | 0x64) && !(marker == 0x5c && steps.is_some());
+                    is_usual &= marker == 0x64 || marker == 0x5c && default.is_some() && steps.is_none();
                     if marker == 0x5c {
                         steps = Some(segment);
                     }
@@ -184,7 +187,7 @@ impl Size {
             }
         }
         let default = default.ok_or("it has no coding style")?;
-        is_usual &= default.flags == 0 && steps.is_some_and(|steps| default.has_steps(steps)) && layers > 0;
+        is_usual &= default.is_usual() && steps.is_some_and(|steps| default.has_steps(steps)) && layers > 0;
         let styles: Vec<&Style> = own.iter().map(|own| own.as_ref().unwrap_or(&default)).collect();
         let needed = self.memory(&styles, layers).unwrap_or(u64::MAX);
         if needed > memory {
@@ -211,8 +214,8 @@ impl Size {
             let length = reader.number(4)? as usize;
             let end = start.checked_add(length).filter(|&end| end <= reader.bytes.len());
             let end = end.ok_or_else(|| format!("tile {tile} is truncated"))?;
-            let [part, _] = [reader.number(1)?, reader.number(1)?];
-            in_order &= tile == count && part == 0;
+            let [part, parts] = [reader.number(1)?, reader.number(1)?];
+            in_order &= tile == count && part == 0 && parts <= 1;
             count += 1;
             loop {
                 match reader.marker()? {
@@ -226,6 +229,7 @@ impl Size {
             if reader.at > end {
                 return Err(format!("tile {tile} has a wrong length"));
             }
+            in_order &= reader.at < end;
             reader.at = end;
             match reader.marker()? {
                 0x90 => {}
@@ -285,6 +289,11 @@ impl Style {
         }
         let block = [u32::from(width) + 2, u32::from(height) + 2];
         Ok(Self { levels: levels.into(), block, flags: style, transform, precincts })
+    }
+
+    /// Whether blocks are in the default mode, of usual sizes, and there are as many levels as images have a use for.
+    fn is_usual(&self) -> bool {
+        self.flags == 0 && self.levels <= 10 && self.block.iter().all(|exponent| (4..=6).contains(exponent))
     }
 
     /// Whether a segment of quantisation has a step for each sub-band, of the kind that the transform takes.

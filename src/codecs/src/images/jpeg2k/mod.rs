@@ -27,8 +27,7 @@ use dali_zarr_base::error::{Result, panic_text};
 /// JPEG 2000 images.
 #[derive(Debug)]
 pub(crate) struct Jpeg2k {
-    /// Bytes of a sample.
-    sample: usize,
+    dtype: DType,
     /// Whether the encoder lost values, as far as its fields say.
     lossy: Option<bool>,
 }
@@ -64,7 +63,7 @@ impl Jpeg2k {
             Some(true) => Some(false),
             None => None,
         };
-        Ok(Self { sample: entry.side.dtype.size(), lossy })
+        Ok(Self { dtype: entry.side.dtype, lossy })
     }
 }
 
@@ -79,20 +78,17 @@ impl Decoder for Jpeg2k {
     }
 
     fn on_gpu(&self, _last: u64) -> Option<ImageFormat> {
-        Some(ImageFormat::Jpeg2k)
+        (self.dtype != DType::I8).then_some(ImageFormat::Jpeg2k)
     }
 
     fn for_gpu(&self, encoded: &[u8], expected: &Expected<'_>) -> Result<GpuImage, &'static str> {
         const OTHER: &str = "it is damaged, or of another array";
-        let decoded = expected.shape.iter().fold(self.sample as u64, |all, &extent| all.saturating_mul(extent));
+        let decoded = expected.shape.iter().fold(self.dtype.size() as u64, |all, &extent| all.saturating_mul(extent));
         let decoded = usize::try_from(decoded).map_err(|_| OTHER)?;
         let (codestream, size, Checked { len, is_usual }) =
             self.checked(encoded, expected, decoded).map_err(|_| OTHER)?;
         if !is_usual {
             return Err("it has parts that usual encoders don't write");
-        }
-        if size.signed && size.bits <= 8 {
-            return Err("its samples have a sign and a byte");
         }
         // The codestream is a part of the file.
         let start = codestream.as_ptr().addr() - encoded.as_ptr().addr();
@@ -113,7 +109,7 @@ impl Decoder for Jpeg2k {
 
     fn working_bytes(&self, decoded: usize) -> usize {
         // For each sample 4 bytes of its own, 9 of a tile, and what describes blocks.
-        (decoded / self.sample).saturating_mul(18).saturating_add(1 << 20)
+        (decoded / self.dtype.size()).saturating_mul(18).saturating_add(1 << 20)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Libraries of NVIDIA beside the driver, which are opened at run time: cuFile, nvImageCodec.
+//! Libraries of NVIDIA beside the driver, which are opened at run time: cuFile, nvImageCodec, nvJPEG2000.
 
 use std::path::PathBuf;
 
