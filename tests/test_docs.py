@@ -348,7 +348,8 @@ def test_pages_and_pictures_have_the_numbers_of_the_results():
     others = bars["one-hour", "external_source"]["synthetic"]
     for name in ("README.md", "docs/index.md"):
         text = (ROOT / name).read_text()
-        assert f"the U-Net trains on {limit:.0f} ({others:.0f} where `external_source`" in text and "14 worker processes" in text, name
+        told = f"the U-Net trains on {limit:.0f} ({others:.0f} where `external_source`"
+        assert told in text and "14 worker processes" in text, name
         # An hour of each sample is that of the next one too.
         taken = f"{limit * 20 * 640 * 1280 * 4 / 1e9:.0f} GB/s"
         speeds = re.findall(r"\d+(?:\.\d+)? (?:GB/s|samples/s)", text)

@@ -71,7 +71,8 @@ def test_fewer_bits(tmp_path, dtype, bits, lossy):
     values = (frames((COUNT, 61, 75)).astype("u4") * 257 >> 16 - bits).astype("i4")
     values[:, 20:40] = np.random.default_rng(5).integers(0, 2, (COUNT, 20, 75)) * ((1 << bits) - 1)
     values = (values - (1 << bits - 1) if dtype == "int16" else values).astype(dtype)
-    config = {"id": "imagecodecs_jpeg2k", "bitspersample": bits} | ({"level": 40, "reversible": False} if lossy else {"reversible": True})
+    how = {"level": 40, "reversible": False} if lossy else {"reversible": True}
+    config = {"id": "imagecodecs_jpeg2k", "bitspersample": bits} | how
     write(tmp_path, "a", values, (1, 61, 75), "v2", config)
     found, counters = read(tmp_path, decode_device="gpu")
     assert counters["chunks_decoded_gpu"] == COUNT
@@ -130,7 +131,8 @@ def test_what_other_encoders_write(tmp_path):
     image = pytest.importorskip("PIL.Image")
     values = frames((COUNT, 250, 300, 3))
     write(tmp_path, "a", values, (1, 250, 300, 3), "v2", LOSSLESS)
-    kinds: list[dict[str, Any]] = [{"progression": order, "num_resolutions": 4} for order in ("LRCP", "RLCP", "RPCL", "PCRL", "CPRL")]
+    orders = ("LRCP", "RLCP", "RPCL", "PCRL", "CPRL")
+    kinds: list[dict[str, Any]] = [{"progression": order, "num_resolutions": 4} for order in orders]
     kinds += [{"tile_size": (64, 64)}, {"tile_size": (128, 100), "num_resolutions": 2}, {"codeblock_size": (16, 16)}, {"mct": 0}]
     kinds += [{"precinct_size": (64, 64), "progression": "RPCL"}, {"quality_mode": "rates", "quality_layers": [40, 10, 1]}]
     for number, kind in enumerate(kinds):

@@ -93,7 +93,8 @@ def reader(decode_device: str) -> Callable[[Product, str, int], Batches]:
             product.folder / "tiles.zarr", arrays=["band"], batch_size=BATCH, random_shuffle=True, return_index=True,
             device="gpu" if device == "cuda" else "cpu", decode_device=decode_device, num_threads=threads,
         )
-        return ((batch["band"], np.asarray(batch["index"].cpu()).reshape(len(batch["band"]), -1)[:, -1].tolist()) for batch in loader)
+        for batch in loader:
+            yield batch["band"], np.asarray(batch["index"].cpu()).reshape(len(batch["band"]), -1)[:, -1].tolist()
 
     return batches
 
@@ -170,7 +171,8 @@ def main() -> None:
                 rates[peer].append(tiles / (time.perf_counter() - start))
         encoded = sum(file.stat().st_size for file in (Path(name) / "tiles.zarr/band").iterdir()) / product.count
         medians = {peer: round(statistics.median(one)) for peer, one in rates.items() if one}
-        print(json.dumps({"edge": given.edge, "bytes of a tile": [round(encoded), product.values[0].nbytes], "tiles/s": medians}), flush=True)
+        size = [round(encoded), product.values[0].nbytes]
+        print(json.dumps({"edge": given.edge, "bytes of a tile": size, "tiles/s": medians}), flush=True)
 
 
 if __name__ == "__main__":
