@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -125,6 +126,17 @@ def test_geotiff(stores, tmp_path, monkeypatch, capsys):
 def test_robotics(stores, monkeypatch, capsys):
     (line,) = run("robotics", monkeypatch, capsys, stores / "pusht.zarr")
     assert line.startswith("(64, 2, 16, 16, 3) (64, 16, 2) 0.")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_camera(tmp_path, monkeypatch, capsys):
+    """The policy learns, also for episodes that it hasn't seen."""
+    pytest.importorskip("imagecodecs")
+    lines = run("camera", monkeypatch, capsys, tmp_path / "camera.zarr", "--epochs", "3")
+    line = re.compile(r"epoch \d: 29 batches, loss (\S+), of episodes that it hasn't seen (\S+) pixels squared")
+    told = [line.fullmatch(one) for one in lines]
+    losses, others = zip(*((float(one[1]), float(one[2])) for one in told if one), strict=True)
+    assert len(losses) == 3 and losses[2] < losses[0] / 2 and others[2] < 0.8 * others[0]
 
 
 @pytest.mark.filterwarnings("ignore")
