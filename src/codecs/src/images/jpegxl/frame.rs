@@ -6,8 +6,8 @@
 
 use super::entropy::{Code, Numbers};
 use super::header::Header;
+use super::order::permutation;
 use super::reader::{Forms, Reader, TRUNCATED};
-use super::sections::permutation;
 
 /// Flags of a frame, of table F.3.
 const NOISE: u64 = 1;

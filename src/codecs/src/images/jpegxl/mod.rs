@@ -20,6 +20,7 @@ mod entropy;
 mod frame;
 mod header;
 mod modular;
+mod order;
 mod prefix;
 mod reader;
 mod sections;

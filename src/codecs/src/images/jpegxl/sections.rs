@@ -9,6 +9,7 @@ use super::entropy::{Code, Numbers, context_map};
 use super::frame::Sections;
 use super::header::Header;
 use super::modular;
+use super::order::permutation;
 use super::reader::{Reader, ceil_log2};
 use super::tree::{StreamHeader, Transforms, Tree};
 
@@ -207,30 +208,4 @@ fn coefficients(reader: &mut Reader<'_>, groups: u32, contexts: usize) -> Result
         numbers.finish()?;
     }
     Code::read(reader, contexts * CONTEXTS * codes as usize).map(drop)
-}
-
-/// Reads an order of so many parts, of which the first stay where they are. Returns for each of those behind the first
-/// the number of its place among what is left.
-pub(super) fn permutation(
-    reader: &mut Reader<'_>,
-    numbers: &mut Numbers<'_>,
-    size: u32,
-    first: u32,
-) -> Result<Vec<u32>, String> {
-    let context = |value: u32| ceil_log2(value.saturating_add(1)).min(7) as usize;
-    let wrong = || "an order of its parts is wrong".to_owned();
-    let count = numbers.next(reader, context(size))?;
-    if count > size - first {
-        return Err(wrong());
-    }
-    let mut places = Vec::new();
-    let mut last = 0;
-    for at in first..first + count {
-        last = numbers.next(reader, context(last))?;
-        if last >= size - at {
-            return Err(wrong());
-        }
-        places.push(last);
-    }
-    Ok(places)
 }
