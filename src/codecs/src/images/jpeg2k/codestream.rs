@@ -18,8 +18,8 @@ pub(super) struct Size {
     /// Bits of a sample.
     pub bits: u32,
     pub signed: bool,
-    /// Whether the image and its tiles begin where the grid does, no tile is larger than the image, or narrower than 16 pixels
-    /// without being as narrow as it, and no extension is asked for.
+    /// Whether the image and its tiles begin where the grid does, and no extension is asked for. Tiles are then at most as large as
+    /// the image, and have at least 16 pixels along each axis, or all of them.
     is_plain: bool,
     tile_width: u64,
     tile_height: u64,

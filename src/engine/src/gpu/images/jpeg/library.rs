@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::super::places::{installed, is_named};
+use super::super::places::{candidates, check, is_named};
 use super::structures::{
     DecodeParams, ExecutionParams, Extension, Handle, ImageInfo, InstanceCreateInfo, Properties, Status,
 };
@@ -64,7 +64,7 @@ impl ImageLibrary {
     }
 
     fn load() -> Result<Self> {
-        let candidates = || installed(INSTALLED).into_iter().chain([SONAME.into()]).collect();
+        let candidates = || candidates(INSTALLED, SONAME);
         // SAFETY: what has these names is nvImageCodec.
         let library = unsafe { SideLibrary::open("nvImageCodec", NAMED, candidates, ADVICE) }.map_err(|tried| {
             Error::value(format!("the GPU's JPEG engine needs nvImageCodec; {ADVICE}. Tried: {tried}"))
@@ -191,11 +191,6 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
         CStr::from_ptr(found.dli_fname)
     };
     std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
-}
-
-/// Turns a status into a [`Result`].
-pub(super) fn check(call: &str, status: Status) -> Result<()> {
-    if status == 0 { Ok(()) } else { Err(Error::runtime(format!("{call} failed with status {status}"))) }
 }
 
 /// Options of decoders: chroma is interpolated as libjpeg-turbo does it.

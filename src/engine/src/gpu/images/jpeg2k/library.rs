@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-use super::super::places::installed;
+use super::super::places::{candidates, check};
 use crate::gpu::driver::SideLibrary;
 use dali_zarr_base::error::{Error, Result};
 
@@ -94,7 +94,7 @@ impl Jpeg2kLibrary {
     }
 
     fn load() -> Result<Self> {
-        let candidates = || installed(INSTALLED).into_iter().chain([SONAME.into()]).collect();
+        let candidates = || candidates(INSTALLED, SONAME);
         // SAFETY: what has these names is nvJPEG2000.
         let library = unsafe { SideLibrary::open("nvJPEG2000", NAMED, candidates, ADVICE) }.map_err(|tried| {
             Error::value(format!("JPEG 2000 on the GPU needs nvJPEG2000; {ADVICE}. Tried: {tried}"))
@@ -131,9 +131,4 @@ impl Jpeg2kLibrary {
             })
         }
     }
-}
-
-/// Turns a status into a [`Result`].
-pub(super) fn check(call: &str, status: Status) -> Result<()> {
-    if status == 0 { Ok(()) } else { Err(Error::runtime(format!("{call} failed with status {status}"))) }
 }

@@ -13,12 +13,13 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::places::check;
 use super::{EncodedImage, Probe};
 use crate::gpu::driver::{Device, Event, Stream};
 use dali_zarr_base::error::Result;
 use dali_zarr_codecs::GpuImage;
 pub(super) use library::ADVICE;
-use library::{ComponentInfo, Handle, INTERLEAVED, Image, ImageInfo, Jpeg2kLibrary, Status, check};
+use library::{ComponentInfo, Handle, INTERLEAVED, Image, ImageInfo, Jpeg2kLibrary, Status};
 
 /// Images that a decoder works on side by side, at most.
 const PLACES: usize = 8;
